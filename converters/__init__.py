@@ -1,0 +1,1 @@
+"""Foreign checkpoints in, localspec's own folders out."""

@@ -1,0 +1,32 @@
+"""Lossless speculative decoding for local language models, with MLX.
+
+import localspec
+
+model = localspec.load("smollm2-135m", drafter="ngram")
+print(model.generate("Why is the sky blue?").text)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from localspec import _blas
+
+if TYPE_CHECKING:
+    from localspec.model import Model as Model
+    from localspec.model import Piece as Piece
+    from localspec.model import Result as Result
+    from localspec.model import load as load
+
+__all__ = ["Model", "Piece", "Result", "load"]
+
+_blas.preload()
+
+
+def __getattr__(name: str) -> Any:
+    # MLX and transformers take a second to import; `localspec --help` does without them.
+    if name in __all__:
+        from localspec import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'localspec' has no attribute '{name}'")

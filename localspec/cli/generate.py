@@ -1,0 +1,143 @@
+"""`localspec generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.cli.output import write
+from localspec.cli.status import Status
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.model import Result, TextStream
+
+
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; with text on standard input, that goes first.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
+    ] = "smollm2-135m",
+    drafter: Annotated[
+        str,
+        typer.Option("-d", "--drafter", help="auto, none, ngram, or a drafter's name or folder."),
+    ] = "auto",
+    system: Annotated[str | None, typer.Option("-s", "--system", help="A system prompt.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")] = False,
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 1024,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this sum.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0: all.")] = 0,
+    min_p: Annotated[
+        float, typer.Option(help="Keep tokens this likely, relative to the best.")
+    ] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="1: none.")] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="0: none.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="0: none.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End at this text; may be repeated.")
+    ] = None,
+    width: Annotated[str, typer.Option(help="Drafts a round verifies, or auto.")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object at the end.")
+    ] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Print figures on stderr.")] = False,
+    no_stream: Annotated[
+        bool, typer.Option("--no-stream", help="Print the text at the end.")
+    ] = False,
+) -> None:
+    """Answer a prompt: the argument, standard input, or both (standard input first)."""
+    text = _whole_prompt(prompt)
+    num_drafts = _parse_width(width)
+    status = Status(sys.stderr)
+
+    from localspec.model import load
+
+    loaded = load(model, drafter=drafter, notify=status.say)
+    if not raw and not loaded.has_chat_template:
+        status.say(f"'{model}' has no chat template; the prompt goes in as it is")
+    stream = loaded.stream(
+        text,
+        system=system,
+        raw=raw,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        seed=seed,
+        stop=stop or [],
+        width=num_drafts,
+        on_prefill=lambda done, total: status.progress("reading the prompt", done, total),
+    )
+    result = _print(stream, status, live=not (as_json or no_stream))
+    if as_json:
+        write(json.dumps(result.as_dict(), ensure_ascii=False))
+    elif no_stream:
+        write(result.text)
+    if stats:
+        print(_summary(result), file=sys.stderr)
+
+
+def _print(stream: TextStream, status: Status, *, live: bool) -> Result:
+    ended_with_newline = True
+    try:
+        for piece in stream:
+            status.clear()
+            if live and piece.text:
+                write(piece.text, end="")
+                ended_with_newline = piece.text.endswith("\n")
+        if live and not ended_with_newline:
+            write("")
+    finally:
+        status.clear()
+        stream.cancel()
+    return stream.result
+
+
+def _whole_prompt(argument: str | None) -> str:
+    if sys.stdin is None or sys.stdin.isatty():
+        piped = ""
+    else:
+        try:
+            piped = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"standard input is not UTF-8 text: {error.reason}") from error
+    parts = [part for part in (piped.rstrip("\n"), argument) if part]
+    if not parts:
+        raise UsageError("there is no prompt; give it as an argument or on standard input")
+    return "\n\n".join(parts)
+
+
+def _parse_width(width: str) -> int | None:
+    if width == "auto":
+        return None
+    try:
+        return int(width)
+    except ValueError:
+        raise UsageError(f"--width must be a number or auto, not '{width}'") from None
+
+
+def _summary(result: Result) -> str:
+    stats = result.stats
+    positions = " ".join(f"{share:.0%}" for share in stats.acceptance_by_position)
+    lines = [
+        f"model {result.model}, drafter {result.drafter}, ended by {result.finish_reason}",
+        f"prompt {stats.prompt_tokens} tokens, {stats.prompt_tokens_per_second:.1f} tok/s, "
+        f"first token after {stats.time_to_first_token_s:.2f} s",
+        f"generated {stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tok/s",
+        f"accepted length {stats.accepted_length:.2f} over {stats.rounds} rounds, "
+        f"{stats.accepted} of {stats.proposed} drafts accepted",
+    ]
+    if positions:
+        lines.append(f"acceptance by position {positions}")
+    return "\n".join(lines)

@@ -1,0 +1,223 @@
+"""One request being generated: chunked prefill, then rounds of draft, verify, accept, commit.
+
+Every call of `step` is one chunk or one round, so that requests can be interleaved and cancelled. The
+last prompt token is the first anchor; the cache always holds what precedes the anchor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
+from localspec.engine.metrics import Stats
+from localspec.engine.request import Committed, Event, Finished, FinishReason, Prefilled, Request
+from localspec.engine.sampling import History, Uniforms, sample
+from localspec.engine.target import Output, Target
+from localspec.engine.width import FixedWidth, LearntWidth, WidthPolicy
+from localspec.errors import ContextOverflow
+from localspec.models.drafter import Drafter, Proposal
+
+PREFILL_CHUNK = 512
+_CLEAR_EVERY = 256
+
+
+@dataclass(slots=True)
+class _Step:
+    """A plain step under way: the token [1] it will commit, and the taps it computed."""
+
+    token: mx.array
+    taps: mx.array | None
+
+
+class Generation:
+    """Generates one request on one target.
+
+    Args:
+        target: the model whose distribution is the answer.
+        drafter: bound to the target; None decodes plainly.
+        request: what to generate.
+
+    Raises:
+        ContextOverflow: the prompt leaves no room for a token.
+    """
+
+    def __init__(self, target: Target, drafter: Drafter | None, request: Request) -> None:
+        room = target.context_length - len(request.prompt)
+        if room < 1:
+            raise ContextOverflow(len(request.prompt), target.context_length)
+        self.stats = Stats(prompt_tokens=len(request.prompt))
+        self.tokens: list[int] = list(request.prompt)
+        self._target = target
+        self._drafter = drafter
+        self._request = request
+        self._max_tokens = min(room, request.max_tokens or room)
+        self._greedy = request.sampling.greedy
+        self._history = History(request.sampling, request.prompt, target.vocab_size)
+        self._uniforms = Uniforms(request.seed)
+        self._num_draws = 0
+        self._cache = target.new_cache()
+        self._taps = drafter.tap_layers if drafter else ()
+        self._state: Any = drafter.new_state() if drafter else None
+        self._width: WidthPolicy = (
+            LearntWidth() if request.width is None else FixedWidth(request.width)
+        )
+        self._next: _Step | None = None
+        self._started = time.perf_counter()
+        self._prefilled: float | None = None
+
+    def step(self) -> Event:
+        """Read one chunk of the prompt, or run one round."""
+        if self._cache.num_tokens < len(self._request.prompt) - 1:
+            return self._prefill()
+        if self._prefilled is None:
+            self._prefilled = time.perf_counter()
+            self.stats.prefill_s = self._prefilled - self._started
+        return self._round()
+
+    def run(self) -> Iterator[Event]:
+        """All steps; the last event is `Finished`."""
+        while (reason := self.finish_reason()) is None:
+            yield self.step()
+        yield Finished(reason, self.stats)
+
+    def finish_reason(self) -> FinishReason | None:
+        """Why no further round is due; None while one is."""
+        if self.stats.generated_tokens and self.tokens[-1] in self._request.stop_ids:
+            return "stop"
+        return "length" if self._remaining == 0 else None
+
+    @property
+    def _remaining(self) -> int:
+        return self._max_tokens - self.stats.generated_tokens
+
+    def _prefill(self) -> Prefilled:
+        prompt, start = self._request.prompt, self._cache.num_tokens
+        end = min(start + PREFILL_CHUNK, len(prompt) - 1)
+        output = self._target.forward(
+            mx.array([prompt[start:end]]), self._cache, taps=self._taps, rows=1
+        )
+        self._observe(list(prompt[start + 1 : end + 1]), output.taps)
+        drafter_arrays = self._state.arrays if self._drafter else []
+        mx.eval(self._cache.arrays, drafter_arrays)
+        mx.clear_cache()
+        return Prefilled(end, len(prompt) - 1)
+
+    def _round(self) -> Committed:
+        begun = time.perf_counter()
+        proposal = self._propose()
+        if proposal is None:
+            num_proposed, num_accepted, committed = 0, 0, self._plain()
+        else:
+            num_proposed = proposal.width
+            num_accepted, committed = self._speculate(proposal)
+        committed = self._cut(committed)
+        now = time.perf_counter()
+        self._width.learn(num_proposed, num_accepted, now - begun)
+        self._commit(num_proposed, num_accepted, committed, now)
+        return Committed(committed, min(num_accepted, len(committed)), self.stats.copy())
+
+    def _propose(self) -> Proposal | None:
+        if self._drafter is None:
+            return None
+        # A round commits one token more than it accepts drafts.
+        limit = min(self._drafter.max_width, self._remaining - 1)
+        width = self._width.choose(limit)
+        if width == 0:
+            return None
+        return self._drafter.propose(self._state, self._anchor(), width, self._draw)
+
+    def _speculate(self, proposal: Proposal) -> tuple[int, list[int]]:
+        drafts = proposal.tokens
+        fed = mx.concatenate([self._anchor()[:, None], drafts], axis=1)
+        output = self._target.verify(fed, self._cache, taps=self._taps)
+        verdict = self._judge(proposal, output)
+        # The round's one synchronisation.
+        values = np.array(mx.concatenate([verdict.num_accepted, verdict.token, drafts[0]]))
+        num_accepted, token, *drafted = (int(value) for value in values)
+        committed = [*drafted[:num_accepted], token]
+        self._target.rollback(self._cache, to=len(committed))
+        self._history.commit(mx.array(committed))
+        self._observe(committed, None if output.taps is None else output.taps[:, : len(committed)])
+        return num_accepted, committed
+
+    def _judge(self, proposal: Proposal, output: Output) -> Verdict:
+        logits = self._history.penalise(output.logits, proposal.tokens)
+        if proposal.q is None:
+            return accept_certain(proposal.tokens, self._choose(logits, len(self.tokens)))
+        at, width = len(self.tokens), proposal.width
+        return accept_sampled(
+            proposal.tokens,
+            proposal.q,
+            self._request.sampling.distribution(logits),
+            self._uniforms.at("accept", at, width)[None],
+            self._uniforms.at("rest", at, 1),
+        )
+
+    def _choose(self, logits: mx.array, position: int) -> mx.array:
+        """The target's token at each row of penalised logits [1, n, V] -> [1, n] int32."""
+        if self._greedy:
+            return mx.argmax(logits, axis=-1).astype(mx.int32)
+        uniform = self._uniforms.at("token", position, logits.shape[1])
+        return sample(self._request.sampling.distribution(logits), uniform[None])
+
+    def _plain(self) -> list[int]:
+        step = self._next or self._launch(self._anchor(), len(self.tokens))
+        self._next = None
+        if self._drafter is None and self._remaining > 1:
+            # Without drafts the next step needs no decision, so the device never waits for Python.
+            self._next = self._launch(step.token, len(self.tokens) + 1)
+        token = step.token.item()
+        assert isinstance(token, int)
+        self._observe([token], step.taps)
+        return [token]
+
+    def _launch(self, anchor: mx.array, position: int) -> _Step:
+        output = self._target.forward(anchor[:, None], self._cache, taps=self._taps, rows=1)
+        token = self._choose(self._history.penalise(output.logits), position)[:, 0]
+        self._history.commit(token)
+        mx.async_eval(token)
+        return _Step(token, output.taps)
+
+    def _observe(self, next_tokens: list[int], taps: mx.array | None) -> None:
+        if self._drafter is not None:
+            self._drafter.observe(self._state, mx.array([next_tokens], dtype=mx.int32), taps)
+            # Over many plain steps, which propose nothing, the lazy graph would pile up.
+            mx.async_eval(self._state.arrays)
+
+    def _anchor(self) -> mx.array:
+        return mx.array([self.tokens[-1]], dtype=mx.int32)
+
+    def _draw(self, logits: mx.array) -> tuple[mx.array, mx.array | None]:
+        if self._greedy:
+            return mx.argmax(logits, axis=-1).astype(mx.int32), None
+        q = self._request.sampling.distribution(logits)
+        uniform = self._uniforms.at("draft", self._num_draws, q.size // q.shape[-1])
+        self._num_draws += uniform.size
+        return sample(q, uniform.reshape(q.shape[:-1])), q
+
+    def _cut(self, committed: list[int]) -> list[int]:
+        """Up to the first stop token; what lies beyond is not said."""
+        for index, token in enumerate(committed):
+            if token in self._request.stop_ids:
+                return committed[: index + 1]
+        return committed
+
+    def _commit(
+        self, num_proposed: int, num_accepted: int, committed: list[int], now: float
+    ) -> None:
+        if not self.stats.generated_tokens:
+            self.stats.time_to_first_token_s = now - self._started
+        before = self.stats.generated_tokens // _CLEAR_EVERY
+        self.stats.add_round(num_proposed, num_accepted, len(committed))
+        assert self._prefilled is not None
+        self.stats.decode_s = now - self._prefilled
+        self.tokens.extend(committed)
+        if self.stats.generated_tokens // _CLEAR_EVERY != before:
+            # As mlx-lm does: buffers of ever new sizes would pile up.
+            mx.clear_cache()

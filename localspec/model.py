@@ -1,0 +1,325 @@
+"""The Python API: load a model once, then text in, text out.
+
+Joins the engine (token ids) with `localspec.text` (strings); the command line, the endpoint and the chat
+stand on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localspec import catalog
+from localspec.engine.drafters import make_drafter
+from localspec.engine.generation import Generation
+from localspec.engine.loading import load_target
+from localspec.engine.metrics import Stats
+from localspec.engine.request import Committed, Finished, Prefilled, Request
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.target import Target
+from localspec.engine.worker import Stream, Worker
+from localspec.errors import UsageError
+from localspec.models.drafter import Drafter
+from localspec.text.chat import has_chat_template, render_chat
+from localspec.text.detokenizer import StreamingDetokenizer
+from localspec.text.stops import StopStrings
+from localspec.text.tokenizer import load_tokenizer, stop_token_ids
+
+DEFAULT_MAX_TOKENS = 1024
+
+Message = Mapping[str, Any]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one round added.
+
+    Attributes:
+        text: new text, complete characters only; may be empty.
+        token_ids: the round's tokens.
+        num_accepted: how many of them, the first ones, were drafts.
+        stats: figures so far.
+    """
+
+    text: str
+    token_ids: list[int]
+    num_accepted: int
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A whole generation.
+
+    Attributes:
+        text: what was said, without the stop token or stop string that ended it.
+        token_ids: all tokens generated, a stop token included.
+        finish_reason: `stop` (a stop token or string), `length` (a limit) or `cancelled`.
+        model: the target's name.
+        drafter: the drafter's name.
+        stats: the final figures.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    model: str
+    drafter: str
+    stats: Stats
+
+    def as_dict(self) -> dict[str, object]:
+        """What `localspec generate --json` prints."""
+        return {
+            "text": self.text,
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "model": self.model,
+            "drafter": self.drafter,
+            "stats": self.stats.as_dict(),
+        }
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A target in memory, shared by every `Model` on the same files."""
+
+    target: Target
+    tokenizer: Any
+    users: int = 0
+
+
+_worker = Worker()
+_loaded: dict[Path, _Loaded] = {}
+
+
+def load(
+    model: str = catalog.DEFAULT_MODEL,
+    *,
+    drafter: str = "auto",
+    notify: Callable[[str], None] | None = None,
+) -> Model:
+    """Load a target, or share the one in memory, with a drafter of its own.
+
+    Args:
+        model: a folder, a GGUF file, a bundled name, or a Hub id.
+        drafter: `auto`, `none`, `ngram`.
+        notify: told what takes long (downloads, imports).
+
+    Raises:
+        ModelNotFound: no such model or drafter.
+        ModelRefused: the model cannot be run exactly, with the reason.
+    """
+    folder = catalog.resolve_model(model, notify=notify)
+    loaded, bound = _worker.call(_acquire, folder, drafter)
+    return Model(model, folder, drafter, loaded, bound)
+
+
+def _acquire(folder: Path, drafter: str) -> tuple[_Loaded, Drafter | None]:
+    """Take one user's hold on a target; on the engine thread, like `_release`."""
+    loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
+    bound = make_drafter(drafter, loaded.target)
+    _loaded[folder] = loaded
+    loaded.users += 1
+    return loaded, bound
+
+
+def _release(folder: Path) -> None:
+    loaded = _loaded[folder]
+    loaded.users -= 1
+    if not loaded.users:
+        del _loaded[folder]
+
+
+class Model:
+    """A target with a drafter. Made by `load`; usable from any thread.
+
+    Attributes:
+        name: the target's name, as given.
+        drafter: the drafter's name, as given.
+        folder: where the target's files are.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, drafter: str, loaded: _Loaded, bound: Drafter | None
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.drafter = drafter
+        self._target = loaded.target
+        self._tokenizer = loaded.tokenizer
+        self._bound = bound
+        self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
+        self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
+
+    @property
+    def context_length(self) -> int:
+        return self._target.context_length
+
+    @property
+    def has_chat_template(self) -> bool:
+        return has_chat_template(self._tokenizer)
+
+    def encode(
+        self, prompt: str | Sequence[Message], *, system: str | None = None, raw: bool = False
+    ) -> list[int]:
+        """Token ids of a prompt: through the chat template unless raw.
+
+        Args:
+            prompt: the user's text, or whole chat messages (role, content).
+            system: a system message to go first.
+            raw: the text as it is.
+
+        Raises:
+            UsageError: messages or a system prompt with `raw`, or a template that refuses them.
+        """
+        if raw or not self.has_chat_template:
+            if system is not None or not isinstance(prompt, str):
+                why = "raw text was asked for" if raw else f"'{self.name}' has no chat template"
+                raise UsageError(f"messages and a system prompt need a chat template, but {why}")
+            return [int(token) for token in self._tokenizer.encode(prompt)]
+        messages = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        )
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        return render_chat(self._tokenizer, messages)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def stream(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        width: int | None = None,
+        on_prefill: Progress | None = None,
+    ) -> TextStream:
+        """Start a generation and give its pieces as they come; arguments as for `generate`.
+
+        Args:
+            on_prefill: told how many of the prompt's tokens were read, of how many.
+        """
+        sampling = SamplingParams(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias or {},
+        )
+        if any(not text for text in stop):
+            raise UsageError("stop must not be an empty text")
+        request = Request(
+            prompt=self.encode(prompt, system=system, raw=raw),
+            max_tokens=max_tokens,
+            sampling=sampling,
+            seed=secrets.randbits(32) if seed is None else seed,
+            stop_ids=self._stop_ids,
+            width=width,
+        )
+        events = _worker.generate(lambda: Generation(self._target, self._bound, request))
+        return TextStream(self, events, stop, on_prefill)
+
+    def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
+        """Generate text.
+
+        Args:
+            prompt: the user's text, or chat messages.
+            options: `system`, `raw`, `max_tokens`, `temperature` (0: the most likely token), `top_p`,
+                `top_k`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty`,
+                `logit_bias`, `seed` (None: a random one), `stop` (texts that end it), `width` (drafts a
+                round; None: chosen from measured rounds), `on_prefill`.
+
+        Raises:
+            UsageError: a value out of range.
+            ContextOverflow: the prompt leaves no room.
+        """
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.result
+
+
+@dataclass
+class TextStream:
+    """Pieces of one generation; `result` is there when they end. Leaving early cancels."""
+
+    model: Model
+    _events: Stream
+    _stop: Sequence[str]
+    _on_prefill: Progress | None = None
+    _tokens: list[int] = field(default_factory=list)
+    _text: list[str] = field(default_factory=list)
+    _result: Result | None = None
+
+    def cancel(self) -> None:
+        """End within one round; the pieces then end too."""
+        self._events.cancel()
+
+    @property
+    def result(self) -> Result:
+        """The whole generation, after the last piece."""
+        assert self._result is not None, "the stream has not ended"
+        return self._result
+
+    def __iter__(self) -> Iterator[Piece]:
+        detokenizer = StreamingDetokenizer(self.model.decode)
+        stops = StopStrings(self._stop)
+        for event in self._events:
+            if isinstance(event, Prefilled):
+                if self._on_prefill:
+                    self._on_prefill(event.done, event.total)
+            elif isinstance(event, Committed):
+                text, stopped = self._read(event, detokenizer, stops)
+                self._tokens.extend(event.tokens)
+                self._text.append(text)
+                yield Piece(text, event.tokens, event.num_accepted, event.stats)
+                if stopped:
+                    self._finish("stop", event.stats)
+                    return
+            elif isinstance(event, Finished):
+                text, stopped = stops.push(detokenizer.finish())
+                text += "" if stopped else stops.flush()
+                self._text.append(text)
+                if text:
+                    yield Piece(text, [], 0, event.stats)
+                self._finish("stop" if stopped else event.reason, event.stats)
+
+    def _read(
+        self, event: Committed, detokenizer: StreamingDetokenizer, stops: StopStrings
+    ) -> tuple[str, bool]:
+        tokens = event.tokens
+        if tokens[-1] in self.model._stop_ids:
+            tokens = tokens[:-1]
+        return stops.push(detokenizer.push(tokens))
+
+    def _finish(self, reason: str, stats: Stats) -> None:
+        self._result = Result(
+            text="".join(self._text),
+            token_ids=self._tokens,
+            finish_reason=reason,
+            model=self.model.name,
+            drafter=self.model.drafter,
+            stats=stats,
+        )

@@ -1,0 +1,29 @@
+"""What tests of the real default model share; it is loaded once a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec import catalog
+from localspec.model import Model, load
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own, shared by their processes; nothing of the user's is touched."""
+    base = tmp_path_factory.getbasetemp()
+    # Under xdist every worker has a folder of its own inside the common one.
+    folder = (base.parent if base.name.startswith("popen-") else base) / "localspec-cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_CACHE", str(folder))
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def smollm2(cache_folder: Path) -> Model:
+    """The default model, decoding plainly; others made while it lives share its target."""
+    return load(catalog.DEFAULT_MODEL, drafter="none")

@@ -1,0 +1,125 @@
+"""The loop on a target that is a table: rounds, limits, stops, figures, seeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tables import TableDrafter, TableTarget
+
+from localspec.engine.generation import Generation
+from localspec.engine.request import Committed, Finished, Prefilled, Request
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import ContextOverflow, UsageError
+from localspec.models.ngram import NgramDrafter
+
+VOCAB = 12
+
+
+def run(drafter: Any, request: Request, seed: int = 5) -> tuple[list[int], Generation, list[Any]]:
+    target: Any = TableTarget(VOCAB, seed=seed)
+    generation = Generation(target, drafter, request)
+    events = list(generation.run())
+    return generation.tokens[len(request.prompt) :], generation, events
+
+
+@pytest.mark.parametrize("width", [None, 0, 1, 2, 3, 4])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("prompt", [[3], [3, 1, 4, 1, 5, 9, 2, 6]])
+def test_certain_drafts_change_no_token(
+    width: int | None, temperature: float, prompt: list[int]
+) -> None:
+    params = SamplingParams(temperature=temperature, frequency_penalty=0.2)
+    plain, _, _ = run(None, Request(prompt, 50, params, seed=9))
+    for drafter in (TableDrafter(VOCAB, 2, greedy=True), NgramDrafter()):
+        drafted, generation, _ = run(drafter, Request(prompt, 50, params, seed=9, width=width))
+        assert drafted == plain
+        assert len(plain) == generation.stats.generated_tokens == 50
+
+
+def test_seeds_decide_sampled_text() -> None:
+    params = SamplingParams(temperature=1.0)
+
+    def text(seed: int) -> list[int]:
+        return run(TableDrafter(VOCAB, 2), Request([1], 30, params, seed=seed, width=3))[0]
+
+    assert text(1) == text(1)
+    assert text(1) != text(2)
+
+
+@pytest.mark.parametrize("drafter", [None, TableDrafter(VOCAB, 2, greedy=True)])
+def test_a_stop_token_ends_the_text_and_is_its_last(drafter: Any) -> None:
+    plain, _, _ = run(None, Request([1], 40))
+    stop = plain[7]
+    first = plain.index(stop)
+    tokens, generation, events = run(drafter, Request([1], 40, stop_ids=frozenset({stop})))
+    assert tokens == plain[: first + 1]
+    assert events[-1] == Finished("stop", generation.stats)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 7])
+def test_the_limit_is_exact_inside_a_round(max_tokens: int) -> None:
+    drafter = TableDrafter(VOCAB, 2, greedy=True)
+    tokens, generation, events = run(drafter, Request([1, 2], max_tokens, width=4))
+    assert len(tokens) == max_tokens
+    assert events[-1] == Finished("length", generation.stats)
+
+
+def test_the_context_length_ends_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TableTarget, "context_length", 10)
+    tokens, _, events = run(TableDrafter(VOCAB, 2, greedy=True), Request([1, 2, 3]))
+    assert len(tokens) == 7
+    assert events[-1].reason == "length"
+    with pytest.raises(ContextOverflow, match="10"):
+        run(None, Request(list(range(10))))
+
+
+def test_prefill_goes_in_chunks_and_reports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.engine.generation.PREFILL_CHUNK", 4)
+    _, _, events = run(None, Request([1] * 10, 1))
+    assert [e for e in events if isinstance(e, Prefilled)] == [
+        Prefilled(4, 9),
+        Prefilled(8, 9),
+        Prefilled(9, 9),
+    ]
+
+
+def test_figures_agree_with_the_events() -> None:
+    drafter = TableDrafter(VOCAB, 2, greedy=True)
+    tokens, generation, events = run(drafter, Request([1, 2], 60, width=3))
+    rounds = [event for event in events if isinstance(event, Committed)]
+    stats = generation.stats
+    assert stats.prompt_tokens == 2
+    assert stats.rounds == len(rounds)
+    assert [token for r in rounds for token in r.tokens] == tokens
+    assert stats.accepted == sum(r.num_accepted for r in rounds)
+    assert all(len(r.tokens) == r.num_accepted + 1 for r in rounds)
+    assert stats.accepted_length == len(tokens) / len(rounds)
+    assert stats.proposed_by_position[0] >= stats.proposed_by_position[2]
+    assert stats.accepted == sum(stats.accepted_by_position)
+    assert 0 < stats.time_to_first_token_s <= stats.prefill_s + stats.decode_s + 1e-3
+    assert set(stats.as_dict()) == {
+        "prompt_tokens",
+        "generated_tokens",
+        "rounds",
+        "proposed",
+        "accepted",
+        "accepted_length",
+        "acceptance_by_position",
+        "tokens_per_second",
+        "time_to_first_token_s",
+        "prompt_tokens_per_second",
+    }
+
+
+def test_plain_decoding_counts_one_token_a_round() -> None:
+    _, generation, _ = run(None, Request([1, 2], 20))
+    assert generation.stats.accepted_length == 1.0
+    assert generation.stats.proposed == 0
+    assert generation.stats.acceptance_by_position == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_tokens", 0), ("width", -1), ("prompt", [])])
+def test_senseless_requests_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=name):
+        Request(**{"prompt": [1], name: value})

@@ -1,0 +1,89 @@
+"""The Python API on the real default model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import localspec
+from localspec.errors import ModelNotFound, UsageError
+from localspec.model import Model
+
+FRANCE = "What is the capital of France? Answer in one sentence."
+SKY = "Why is the sky blue?"
+REPEAT = "Repeat this sentence five times: the quick brown fox jumps over the lazy dog."
+
+
+def test_the_reference_is_met(smollm2: Model) -> None:
+    """Token ids and greedy continuations that another implementation computed."""
+    path = Path(__file__).parent / "golden" / "smollm2-reference.json"
+    reference = json.loads(path.read_text())
+    for case in reference["tokenise"]:
+        assert smollm2.encode(case["text"], raw=True) == case["ids"]
+        assert smollm2.decode(case["ids"]) == case["decoded"]
+    for case in reference["greedy"]:
+        assert smollm2.encode(case["user"]) == case["prompt_ids"]
+        result = smollm2.generate(case["user"], max_tokens=len(case["ids"]))
+        assert result.token_ids == case["ids"]
+        assert result.text == case["text"].removesuffix("<|im_end|>")
+
+
+def test_models_on_one_target_share_it(smollm2: Model) -> None:
+    other = localspec.load(drafter="ngram")
+    assert other._target is smollm2._target
+    assert other._bound is not None
+    assert smollm2._bound is None
+
+
+def test_a_seed_decides_sampled_text_with_and_without_drafts(smollm2: Model) -> None:
+    drafted = localspec.load(drafter="ngram")
+    options = {"temperature": 0.8, "top_p": 0.95, "max_tokens": 40, "seed": 11}
+    first = smollm2.generate(REPEAT, **options)
+    assert first.token_ids == smollm2.generate(REPEAT, **options).token_ids
+    assert first.token_ids == drafted.generate(REPEAT, **options).token_ids
+    other = smollm2.generate(REPEAT, **{**options, "seed": 12})
+    assert first.token_ids != other.token_ids
+
+
+def test_pieces_make_the_result(smollm2: Model) -> None:
+    stream = smollm2.stream("Say hello in Japanese and add an emoji.", max_tokens=30)
+    pieces = list(stream)
+    assert "".join(piece.text for piece in pieces) == stream.result.text
+    assert [t for piece in pieces for t in piece.token_ids] == stream.result.token_ids
+    assert pieces[-1].stats.generated_tokens == len(stream.result.token_ids)
+    assert stream.result.stats.tokens_per_second > 0
+
+
+def test_a_stop_text_ends_the_text_before_it(smollm2: Model) -> None:
+    whole = smollm2.generate(SKY, max_tokens=40)
+    stop = whole.text[30:42]
+    cut = smollm2.generate(SKY, max_tokens=40, stop=["never said", stop])
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.finish_reason == "stop"
+    assert len(cut.token_ids) < len(whole.token_ids)
+
+
+def test_finish_reasons(smollm2: Model) -> None:
+    assert smollm2.generate(FRANCE, max_tokens=60).finish_reason == "stop"
+    assert smollm2.generate(FRANCE, max_tokens=3).finish_reason == "length"
+
+
+def test_long_prompts_report_their_reading(smollm2: Model) -> None:
+    seen: list[tuple[int, int]] = []
+    smollm2.generate("word " * 700, max_tokens=1, on_prefill=lambda *part: seen.append(part))
+    assert len(seen) >= 2
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_wrong_values_are_refused(smollm2: Model) -> None:
+    with pytest.raises(UsageError, match="temperature"):
+        smollm2.generate("x", temperature=-1)
+    with pytest.raises(UsageError, match="stop"):
+        smollm2.generate("x", stop=[""])
+    with pytest.raises(UsageError, match="raw"):
+        smollm2.generate("x", system="y", raw=True)
+    with pytest.raises(ModelNotFound, match="no drafter"):
+        localspec.load(drafter="nonesuch")
