@@ -97,7 +97,7 @@ def cache_dir() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("localspec"))
 
 
-def resolve_model(name: str, *, notify: Notify | None) -> Path:
+def resolve_model(name: str, *, notify: Notify | None = None) -> Path:
     """The model folder that a name stands for, made or fetched if need be.
 
     Args:

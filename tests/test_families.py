@@ -83,8 +83,9 @@ def run(target: RecordingTarget, request: pytest.FixtureRequest) -> Run:
 def test_text_with_drafts_is_the_text_without(run: Run) -> None:
     assert len(run.plain) == len(run.prompt) + NUM_TOKENS
     written = run.plain[len(run.prompt) :]
-    # Neither a constant text nor a drafter that is always right or always wrong would show much.
-    assert len(set(written)) >= 4
+    # Neither a constant text nor a drafter that is always right or always wrong would show much;
+    # after a prompt of one token some families say the same again and again.
+    assert len(set(written)) >= 6 or len(run.prompt) == 1
     assert 8 <= run.rounds < NUM_TOKENS
     assert run.accepted >= 8
     logits = run.target.forward(mx.array([run.plain[:-1]]), run.target.new_cache()).logits
@@ -145,6 +146,21 @@ def test_rows_and_head_are_parts_of_the_whole(target: RecordingTarget) -> None:
     assert whole.taps is not None
     assert_close(target.head(whole.taps[:, 2:5, 0]), whole.logits[:, 2:5])
     assert target.embed(tokens).shape == (1, 10, target.hidden_size)
+
+
+def test_taps_are_the_states_between_the_layers() -> None:
+    target, bare = Target(make_model("llama")), make_model("llama").model
+    tokens = mx.array([[3, 1, 4, 1, 5]])
+    states = [bare.embed_tokens(tokens)]
+    for layer in bare.layers:
+        states.append(layer(states[-1], "causal", None))
+    states.append(bare.norm(states[-1]))
+    # In any order; the last layer's output and its norm are two.
+    order = (4, -1, 0, 3, 1, 2)
+    taps = target.forward(tokens, target.new_cache(), taps=order).taps
+    assert taps is not None
+    for index, tap in enumerate(order):
+        assert_close(taps[:, :, index], states[tap + 1])
 
 
 @pytest.mark.parametrize("family", ["llama", "nanbeige"])

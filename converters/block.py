@@ -1,0 +1,283 @@
+"""DFlash, DFlare, DSpark and DFly of every dialect to localspec's own form (formats of z-lab,
+AngelSpec, AngelSlim, DeepSpec, SpecForge, ModelOpt and speculators)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import mlx.core as mx
+
+from localspec.converters.eagle3 import mapped_vocabulary
+from localspec.converters.foreign import Foreign, check_taps, layer_ids
+from localspec.errors import CheckpointRefused
+from localspec.models.config import (
+    Architecture,
+    BlockConfig,
+    ConfidenceConfig,
+    DrafterConfig,
+    LayerConfig,
+    Layout,
+    MarkovConfig,
+)
+
+_RENAMES = [
+    (r"^model\.", ""),
+    (r"^context_proj\.", "fc."),
+    (r"^context_norm\.", "hidden_norm."),
+    (r"^final_norm\.", "norm."),
+    (r"^encoder\.fc\.", "fc."),
+    (r"^encoder\.output_norm_enc\.", "hidden_norm."),
+    (r"^logit_head\.", "markov_head."),
+    (r"^(markov_w[12]|gate_proj|joint_proj)\.", r"markov_head.\1."),
+    (r"^confidence_proj\.", "confidence_head.proj."),
+]
+_DEFAULT_BLOCK = 16
+
+Result = tuple[DrafterConfig, dict[str, mx.array], bool]
+
+
+def architecture_of(names: set[str]) -> Architecture:
+    """Which of the four, by canonical tensor names, which beat what the configuration says."""
+    if any(name.startswith("hidden_correction.") for name in names):
+        return "dfly"
+    if any(name.startswith("markov_head.") for name in names):
+        return "dspark"
+    if "layer_fusion_weights" in names:
+        return "dflare"
+    return "dspark" if any(name.startswith("confidence_head.") for name in names) else "dflash"
+
+
+def translate(foreign: Foreign, dialect: str) -> Result:
+    """Configuration, tensors, and whether the block layout was declared by the files or the user.
+
+    Raises:
+        CheckpointRefused: names the key or tensor that does not fit.
+    """
+    foreign.rename(_RENAMES, drop=lambda name: name.endswith("rotary_emb.inv_freq"))
+    _refuse_unknown_parts(foreign)
+    architecture = architecture_of(set(foreign.tensors))
+    hidden = foreign.shape("norm.weight")[0]
+    num_layers = foreign.num_layers()
+    taps, num_target_layers = _taps(foreign, dialect, num_layers)
+    target_hidden = _target_hidden(foreign, architecture, hidden, len(taps))
+    heads, kv_heads, head_dim = foreign.attention(hidden)
+    vocab = foreign.integer("vocab_size")
+    layout, declared = _layout(foreign, dialect, architecture)
+    draft_vocab = mapped_vocabulary(foreign, vocab)
+    reduced = draft_vocab < vocab
+    tensors = foreign.tensors
+    if not reduced:
+        # Frozen copies of the target's.
+        tensors.pop("lm_head.weight", None)
+    if hidden == target_hidden:
+        tensors.pop("embed_tokens.weight", None)
+    config = DrafterConfig(
+        architecture=architecture,
+        hidden_size=hidden,
+        intermediate_size=foreign.rows("layers.0.mlp.gate_proj.weight"),
+        num_layers=num_layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=foreign.number("rms_norm_eps", default=1e-6),
+        # AngelSpec's block drafters were trained without rope_scaling, whatever the file says.
+        rope=foreign.rope(head_dim, scaled=dialect != "angelspec"),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab,
+        target_hidden_size=target_hidden,
+        tap_layers=taps,
+        target_layers=num_target_layers,
+        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
+        o_bias="layers.0.self_attn.o_proj.bias" in tensors,
+        own_embedding="embed_tokens.weight" in tensors,
+        own_head="lm_head.weight" in tensors,
+        embedding_scale=foreign.number("input_embedding_scale", default=1.0),
+        logit_scale=foreign.number("output_multiplier", default=1.0),
+        logit_softcap=foreign.number("final_logit_softcapping", default=0.0) or None,
+        block=_block(foreign, architecture, layout, num_layers),
+    )
+    return config, tensors, declared
+
+
+def _block(
+    foreign: Foreign, architecture: Architecture, layout: Layout, num_layers: int
+) -> BlockConfig:
+    size = foreign.find("block_size")
+    if size is None:
+        foreign.warnings.append(
+            f"block_size is not given; {_DEFAULT_BLOCK}, the usual training block, is assumed"
+        )
+    correction = None
+    if architecture == "dfly":
+        correction = foreign.matrix("hidden_correction.down_proj.weight")[1]
+    return BlockConfig(
+        block_size=foreign.integer("block_size", default=_DEFAULT_BLOCK),
+        layout=layout,
+        mask_token_id=foreign.integer("mask_token_id"),
+        layers=_layers(foreign, num_layers),
+        markov=_markov(foreign) if architecture == "dspark" else None,
+        confidence=_confidence(foreign) if architecture == "dspark" else None,
+        correction_size=correction,
+    )
+
+
+def _refuse_unknown_parts(foreign: Foreign) -> None:
+    for name in foreign.tensors:
+        for part, what in (
+            ("candidate_selector", "DFlash2DraftModel (DFlash 2) is not one of the six"),
+            ("attention_conv", "DFlash2DraftModel (DFlash 2) is not one of the six"),
+            ("layer_gate", "AngelSpec's gated DFlash is not supported"),
+            ("pos_alpha", "a Markov head that depends on the position is not supported"),
+            ("sink", "attention sinks are not supported"),
+            ("layer_scalar", "Gemma 4 bodies are not supported"),
+            ("qkv_proj", "fused qkv_proj is not supported"),
+        ):
+            if part in name:
+                raise CheckpointRefused(f"the checkpoint has the tensor {name}: {what}")
+    names = foreign.tensors
+    low_rank = "hidden_correction.down_proj.weight" in names
+    if low_rank and "hidden_correction.gate_proj.weight" not in names:
+        raise CheckpointRefused(
+            "hidden_correction.gate_proj.weight is missing: low-rank corrections are not supported"
+        )
+    if foreign.nested.get("attention_sink_bias"):
+        raise CheckpointRefused("config.json: attention_sink_bias is not supported")
+
+
+def _target_hidden(
+    foreign: Foreign, architecture: Architecture, hidden: int, num_taps: int
+) -> int:
+    if architecture == "dflare":
+        return foreign.shape("hidden_norm.weight")[0]
+    given = foreign.integer("target_hidden_size", default=hidden)
+    rows, width = foreign.matrix("fc.weight")
+    if (rows, width) != (hidden, num_taps * given):
+        raise CheckpointRefused(
+            f"fc.weight has the shape [{rows}, {width}], but {num_taps} taps of {given} into "
+            f"{hidden} make [{hidden}, {num_taps * given}]"
+        )
+    return given
+
+
+def _taps(
+    foreign: Foreign, dialect: str, num_layers: int
+) -> tuple[tuple[int, ...], int | None]:
+    """Taps as layer outputs, and the number of the target's layers where it is known."""
+    # AngelSpec's num_target_layers counts taps; everybody else's counts layers.
+    key_of_count = (
+        ("target_num_hidden_layers",)
+        if dialect == "angelspec"
+        else ("target_num_hidden_layers", "num_target_layers")
+    )
+    known = foreign.find(*key_of_count)
+    if foreign.target is not None and foreign.target.num_layers is not None:
+        known = foreign.target.num_layers
+    count = known if type(known) is int else None
+    reading = foreign.options.taps
+    for key, default in (
+        ("target_layer_ids", "outputs"),
+        ("dspark_target_layer_ids", "outputs"),
+        ("layer_ids", "outputs"),
+        ("aux_hidden_state_layer_ids", "inputs"),
+        ("eagle_aux_hidden_state_layer_ids", "inputs"),
+    ):
+        value = foreign.find(key)
+        if value is None:
+            continue
+        ids = layer_ids(value, key)
+        if (reading or default) == "inputs":
+            # speculators appends L for the verifier's last state, which does not feed the drafter.
+            ids = [index - 1 for index in ids if count is None or index != count]
+        return check_taps(ids, key, count), count
+    if count is None:
+        raise CheckpointRefused("config.json has no target_layer_ids, and the target is not known")
+    foreign.warnings.append("target_layer_ids is not given; z-lab's evenly spread layers are assumed")
+    spread = [
+        count // 2 if num_layers == 1 else round(1 + i * (count - 4) / (num_layers - 1))
+        for i in range(num_layers)
+    ]
+    return check_taps(spread, "target_layer_ids", count), count
+
+
+def _layout(
+    foreign: Foreign, dialect: str, architecture: Architecture
+) -> tuple[Layout, bool]:
+    """Which slot predicts which token, and whether somebody said so (formats.md's order)."""
+    if foreign.options.layout is not None:
+        return foreign.options.layout, True
+    every: Layout = "every_slot_predicts"
+    unused: Layout = "anchor_slot_unused"
+    if architecture == "dfly":
+        return unused, True
+    from_anchor = foreign.flag("sample_from_anchor")
+    if from_anchor is not None:
+        return (every if from_anchor else unused), True
+    bonus = foreign.flag("dspark_bonus_anchor")
+    if bonus is not None:
+        return (unused if bonus else every), True
+    shifted = foreign.flag("shift_label")
+    if shifted is not None:
+        return (every if shifted else unused), True
+    layout = every if _shifted_by_default(foreign, dialect, architecture) else unused
+    foreign.warnings.append(f"the block layout is not declared; {layout}, {dialect}'s, is assumed")
+    return layout, False
+
+
+def _shifted_by_default(foreign: Foreign, dialect: str, architecture: Architecture) -> bool:
+    if dialect == "deepspec":
+        return True
+    if architecture != "dspark" or dialect in ("angelspec", "speculators"):
+        return False
+    return foreign.find("projector_type") in (None, "dspark", "domino")
+
+
+def _layers(foreign: Foreign, num_layers: int) -> tuple[LayerConfig, ...]:
+    kinds = foreign.find("layer_types")
+    if kinds is not None and (not isinstance(kinds, list) or len(kinds) < num_layers):
+        raise CheckpointRefused(f"config.json: layer_types must name {num_layers} layers: {kinds!r}")
+    causal = foreign.flag("is_causal", "causal")
+    swa = bool(foreign.nested.get("use_swa"))
+    window = foreign.find("swa_window_size", "sliding_window") if swa or kinds else None
+    non_causal = swa or bool(foreign.find("sliding_window_non_causal"))
+    layers = []
+    for index in range(num_layers):
+        kind: Any = kinds[index] if kinds else ("sliding_attention" if swa else "full_attention")
+        if kind == "sliding_attention":
+            if type(window) is not int:
+                raise CheckpointRefused(
+                    f"config.json: sliding_window must be a whole number, not {window!r}"
+                )
+            within = (not non_causal) if causal is None else causal
+            layers.append(LayerConfig(causal=within, window=window))
+        elif kind == "full_attention":
+            layers.append(LayerConfig(causal=bool(causal)))
+        else:
+            raise CheckpointRefused(f"config.json: layer_types holds {kind!r}, which is not known")
+    return tuple(layers)
+
+
+def _markov(foreign: Foreign) -> MarkovConfig | None:
+    if "markov_head.markov_w1.weight" not in foreign.tensors:
+        return None
+    kind: Literal["vanilla", "gated", "rnn"] = "vanilla"
+    if "markov_head.gate_proj.weight" in foreign.tensors:
+        kind = "gated"
+    elif "markov_head.joint_proj.weight" in foreign.tensors:
+        kind = "rnn"
+    said = foreign.find("markov_head_type")
+    if said is not None and said != kind:
+        raise CheckpointRefused(
+            f"config.json: markov_head_type is {said!r}, but the tensors are those of '{kind}'"
+        )
+    return MarkovConfig(kind, foreign.matrix("markov_head.markov_w1.weight")[1])
+
+
+def _confidence(foreign: Foreign) -> ConfidenceConfig | None:
+    name = "confidence_head.proj.weight"
+    if name not in foreign.tensors:
+        return None
+    width, hidden = foreign.matrix(name)[1], foreign.shape("norm.weight")[0]
+    return ConfidenceConfig(
+        with_markov=width != hidden, bias="confidence_head.proj.bias" in foreign.tensors
+    )

@@ -1,0 +1,193 @@
+"""EAGLE-3 of SafeAILab, AngelSpec, SpecForge, ModelOpt, DeepSpec and speculators to localspec's form."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from localspec.converters.foreign import Foreign, check_taps, layer_ids
+from localspec.errors import CheckpointRefused
+from localspec.models.config import ChainConfig, DrafterConfig
+
+_RENAMES = [(r"^model\.", ""), (r"^midlayer\.", "layers.0.")]
+_SHARED_ROPE_BASE = 10000.0
+
+
+def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, mx.array]]:
+    """Configuration and tensors.
+
+    Raises:
+        CheckpointRefused: names the key or tensor that does not fit.
+    """
+    foreign.rename(_RENAMES, drop=lambda name: name.endswith("rotary_emb.inv_freq"))
+    tensors = foreign.tensors
+    if any(".kv_a_proj" in name for name in tensors):
+        raise CheckpointRefused(
+            "layers.0.self_attn.kv_a_proj_with_mqa: EAGLE-3 with latent attention is not supported, "
+            "since no reference confirms it"
+        )
+    hidden = foreign.shape("norm.weight")[0]
+    taps, num_target_layers = _taps(foreign)
+    width = foreign.matrix("fc.weight")[1]
+    target_hidden = foreign.integer("target_hidden_size", default=hidden)
+    if width != len(taps) * target_hidden:
+        raise CheckpointRefused(
+            f"fc.weight is {width} wide, but {len(taps)} taps of {target_hidden} make "
+            f"{len(taps) * target_hidden}"
+        )
+    heads, kv_heads, head_dim = foreign.attention(hidden)
+    vocab = foreign.integer("vocab_size")
+    draft_vocab = mapped_vocabulary(foreign, vocab)
+    trained = bool(foreign.flag("embed_requires_grad"))
+    if hidden == target_hidden and not trained:
+        # A frozen copy of the target's.
+        tensors.pop("embed_tokens.weight", None)
+    config = DrafterConfig(
+        architecture="eagle3",
+        hidden_size=hidden,
+        intermediate_size=foreign.rows("layers.0.mlp.gate_proj.weight"),
+        num_layers=foreign.num_layers(),
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=foreign.number("rms_norm_eps", default=1e-6),
+        rope=foreign.rope(head_dim, theta=_theta(foreign, dialect)),
+        vocab_size=vocab,
+        draft_vocab_size=draft_vocab,
+        target_hidden_size=target_hidden,
+        tap_layers=taps,
+        target_layers=num_target_layers,
+        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
+        o_bias="layers.0.self_attn.o_proj.bias" in tensors,
+        own_embedding="embed_tokens.weight" in tensors,
+        own_head="lm_head.weight" in tensors,
+        chain=ChainConfig(
+            feed_normed=_feed_normed(foreign, dialect),
+            norm_before_residual=_norm_before_residual(foreign, dialect),
+            tap_norm="each"
+            if "fc_norm.0.weight" in tensors
+            else ("all" if "input_norm.weight" in tensors else None),
+        ),
+    )
+    return config, tensors
+
+
+def mapped_vocabulary(foreign: Foreign, vocab: int) -> int:
+    """Rows of the head, with `d2t` checked and made int32; `t2d` is used for the check and dropped.
+
+    Raises:
+        CheckpointRefused: broken offsets, or a head that was pruned by offsets taken for rows.
+    """
+    tensors = foreign.tensors
+    t2d = tensors.pop("t2d", None)
+    size = foreign.integer("draft_vocab_size", default=vocab)
+    if "d2t" not in tensors:
+        if size < vocab:
+            raise CheckpointRefused(
+                f"draft_vocab_size is {size} of {vocab}, but the checkpoint has no tensor d2t"
+            )
+        return size
+    offsets = np.array(tensors["d2t"]).astype(np.int64)
+    if offsets.shape != (size,):
+        raise CheckpointRefused(f"d2t has the shape {list(offsets.shape)}, but must be [{size}]")
+    ids = np.arange(size) + offsets
+    if offsets.min() < 0 or (np.diff(ids) <= 0).any() or ids.max() >= vocab:
+        raise CheckpointRefused(
+            f"d2t must hold offsets whose target ids ascend from 0 to below {vocab}; it does not"
+        )
+    if t2d is not None:
+        used = np.zeros(vocab, dtype=bool)
+        used[ids] = True
+        if t2d.shape != (vocab,) or (np.array(t2d).astype(bool) != used).any():
+            raise CheckpointRefused("t2d does not mark the target ids that d2t leads to")
+    _check_pruned_head(tensors, offsets)
+    if size == vocab:
+        del tensors["d2t"]
+    else:
+        tensors["d2t"] = mx.array(offsets.astype(np.int32))
+    return size
+
+
+def _check_pruned_head(tensors: dict[str, mx.array], offsets: np.ndarray) -> None:
+    """AngelSpec's exporter once took offsets for row numbers, so equal offsets gave equal rows."""
+    if "lm_head.weight" not in tensors:
+        return
+    repeated = np.flatnonzero(np.diff(offsets) == 0)
+    head = tensors["lm_head.weight"]
+    if head.ndim != 2 or head.shape[0] != len(offsets) or not len(repeated):
+        return
+    first, second = head[mx.array(repeated)], head[mx.array(repeated + 1)]
+    if bool(mx.all(first == second)):
+        raise CheckpointRefused(
+            "lm_head.weight was pruned with d2t's offsets taken for row numbers, so rows are "
+            "repeated; this file cannot be repaired, the drafter must be exported again"
+        )
+
+
+def _taps(foreign: Foreign) -> tuple[tuple[int, ...], int | None]:
+    count = foreign.target.num_layers if foreign.target else None
+    if count is None and type(foreign.config.get("num_target_layers")) is int:
+        count = foreign.config["num_target_layers"]
+    nested = foreign.config.get("eagle_config")
+    nested = nested if isinstance(nested, dict) else {}
+    # The same key counts outputs where it is nested and inputs at top level.
+    for part, key, default in (
+        (nested, "eagle_aux_hidden_state_layer_ids", "outputs"),
+        (nested, "layer_ids", "outputs"),
+        (foreign.config, "target_layer_ids", "outputs"),
+        (foreign.config, "eagle_aux_hidden_state_layer_ids", "inputs"),
+        (foreign.config, "aux_hidden_state_layer_ids", "inputs"),
+    ):
+        if part.get(key) is None:
+            continue
+        ids = layer_ids(part[key], key)
+        reading = foreign.options.taps or default
+        if count and foreign.options.taps is None and default == "outputs":
+            _warn_if_ambiguous(foreign, ids, count)
+        if reading == "inputs":
+            ids = [index - 1 for index in ids if index != count]
+        return check_taps(ids, key, count), count
+    if count is None:
+        raise CheckpointRefused(
+            "config.json has no eagle_aux_hidden_state_layer_ids, and the usual layers depend on the "
+            "target, which is not known; give the target"
+        )
+    return check_taps([1, count // 2 - 1, count - 4], "the usual layers", count), count
+
+
+def _warn_if_ambiguous(foreign: Foreign, ids: list[int], count: int) -> None:
+    if ids == [2, count // 2, count - 3]:
+        foreign.warnings.append(
+            f"the taps {ids} are those of checkpoints that count layer inputs; outputs are assumed, "
+            "as the key is nested (set the reading of taps, or let it be checked)"
+        )
+
+
+def _theta(foreign: Foreign, dialect: str) -> float | None:
+    """AngelSpec's linear and dynamic scalings drop rope_theta, so heads were trained with 10000."""
+    scaling = foreign.geometry.get("rope_scaling")
+    if dialect == "angelspec" and isinstance(scaling, dict):
+        kind = scaling.get("rope_type", scaling.get("type"))
+        if kind in ("linear", "dynamic"):
+            foreign.warnings.append(f"rope_theta is ignored under {kind} scaling, as in training")
+            return _SHARED_ROPE_BASE
+    return None
+
+
+def _norm_before_residual(foreign: Foreign, dialect: str) -> bool:
+    if foreign.options.norm_before_residual is not None:
+        return foreign.options.norm_before_residual
+    said = foreign.flag("norm_before_residual")
+    if said is None and dialect == "speculators":
+        foreign.warnings.append("norm_before_residual is not given; true is assumed, as vLLM does")
+        return True
+    return bool(said)
+
+
+def _feed_normed(foreign: Foreign, dialect: str) -> bool:
+    """Whether the chain is fed the normed state; SpecForge has the same key for something else."""
+    said = bool(foreign.flag("norm_output"))
+    if dialect == "speculators":
+        return said
+    return said and bool(foreign.flag("fc_norm"))
