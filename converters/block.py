@@ -145,9 +145,7 @@ def _refuse_unknown_parts(foreign: Foreign) -> None:
         raise CheckpointRefused("config.json: attention_sink_bias is not supported")
 
 
-def _target_hidden(
-    foreign: Foreign, architecture: Architecture, hidden: int, num_taps: int
-) -> int:
+def _target_hidden(foreign: Foreign, architecture: Architecture, hidden: int, num_taps: int) -> int:
     if architecture == "dflare":
         return foreign.shape("hidden_norm.weight")[0]
     given = foreign.integer("target_hidden_size", default=hidden)
@@ -160,9 +158,7 @@ def _target_hidden(
     return given
 
 
-def _taps(
-    foreign: Foreign, dialect: str, num_layers: int
-) -> tuple[tuple[int, ...], int | None]:
+def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, ...], int | None]:
     """Taps as layer outputs, and the number of the target's layers where it is known."""
     # AngelSpec's num_target_layers counts taps; everybody else's counts layers.
     key_of_count = (
@@ -192,7 +188,9 @@ def _taps(
         return check_taps(ids, key, count), count
     if count is None:
         raise CheckpointRefused("config.json has no target_layer_ids, and the target is not known")
-    foreign.warnings.append("target_layer_ids is not given; z-lab's evenly spread layers are assumed")
+    foreign.warnings.append(
+        "target_layer_ids is not given; z-lab's evenly spread layers are assumed"
+    )
     spread = [
         count // 2 if num_layers == 1 else round(1 + i * (count - 4) / (num_layers - 1))
         for i in range(num_layers)
@@ -200,9 +198,7 @@ def _taps(
     return check_taps(spread, "target_layer_ids", count), count
 
 
-def _layout(
-    foreign: Foreign, dialect: str, architecture: Architecture
-) -> tuple[Layout, bool]:
+def _layout(foreign: Foreign, dialect: str, architecture: Architecture) -> tuple[Layout, bool]:
     """Which slot predicts which token, and whether somebody said so (formats.md's order)."""
     if foreign.options.layout is not None:
         return foreign.options.layout, True
@@ -235,7 +231,9 @@ def _shifted_by_default(foreign: Foreign, dialect: str, architecture: Architectu
 def _layers(foreign: Foreign, num_layers: int) -> tuple[LayerConfig, ...]:
     kinds = foreign.find("layer_types")
     if kinds is not None and (not isinstance(kinds, list) or len(kinds) < num_layers):
-        raise CheckpointRefused(f"config.json: layer_types must name {num_layers} layers: {kinds!r}")
+        raise CheckpointRefused(
+            f"config.json: layer_types must name {num_layers} layers: {kinds!r}"
+        )
     causal = foreign.flag("is_causal", "causal")
     swa = bool(foreign.nested.get("use_swa"))
     window = foreign.find("swa_window_size", "sliding_window") if swa or kinds else None

@@ -175,7 +175,9 @@ def _check(
     for name, tensor in tensors.items():
         if mx.issubdtype(tensor.dtype, mx.floating) and not bool(mx.all(mx.isfinite(tensor))):
             raise CheckpointRefused(
-                _in_its_own_words(f"{name} in {source.name} holds values that are not finite", foreign)
+                _in_its_own_words(
+                    f"{name} in {source.name} holds values that are not finite", foreign
+                )
             )
 
 

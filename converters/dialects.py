@@ -27,7 +27,7 @@ DIALECTS = (
 )
 
 _REFUSED = {
-    "DFlash2DraftModel": "DFlash 2 adds convolutions and a candidate selector, and is not one of the six",
+    "DFlash2DraftModel": "DFlash 2 adds convolutions and a candidate selector, and is not supported",
     "Qwen3TreeDSparkDFlareModel": "this mix of DFlare and DSpark is not public",
     "Gemma4DSparkModel": "Gemma 4 drafter bodies are not supported",
     "Gemma4Eagle3Model": "Gemma 4 drafter bodies are not supported",
@@ -96,7 +96,9 @@ def _recognise(config: dict[str, Any]) -> Dialect:
     if kind is not None:
         families: dict[Any, Family] = {"eagle3": "eagle3", "mtp": "mtp"}
         if kind not in ("eagle3", "mtp", "dflash", "dspark", "dflare", "dfly"):
-            raise CheckpointRefused(f"config.json: speculators_model_type {kind!r} is not supported")
+            raise CheckpointRefused(
+                f"config.json: speculators_model_type {kind!r} is not supported"
+            )
         return Dialect("speculators", families.get(kind, "block"))
     if architecture in _EAGLE3:
         return Dialect("deepspec" if architecture.startswith("Qwen3") else "angelspec", "eagle3")

@@ -186,7 +186,9 @@ class Foreign:
                 theta = 10000.0
                 self.warnings.append("rope_theta is not given; 10000 is assumed")
         partial = self.number("partial_rotary_factor", default=0.0)
-        shares = [part["partial_rotary_factor"] for part in parts if "partial_rotary_factor" in part]
+        shares = [
+            part["partial_rotary_factor"] for part in parts if "partial_rotary_factor" in part
+        ]
         partial = partial or (float(shares[0]) if shares else 1.0)
         neox = self.flag("rope_is_neox_style")
         return RopeConfig(
@@ -216,7 +218,9 @@ class Foreign:
                 self.tensors[f"{m[1]}.switch_mlp.down_proj.weight"] = self.tensors.pop(name)
         for name, stack in experts.items():
             if set(stack) != set(range(len(stack))):
-                raise CheckpointRefused(f"experts of {name} are numbered {sorted(stack)}, with gaps")
+                raise CheckpointRefused(
+                    f"experts of {name} are numbered {sorted(stack)}, with gaps"
+                )
             shapes = {array.shape for array in stack.values()}
             if len(shapes) > 1:
                 raise CheckpointRefused(f"experts of {name} differ in shape: {sorted(shapes)}")
@@ -236,7 +240,9 @@ def _scaling(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
 def layer_ids(value: Any, key: str) -> list[int]:
     """A list of layer numbers out of config.json."""
     if not isinstance(value, list) or not value or any(type(item) is not int for item in value):
-        raise CheckpointRefused(f"config.json: {key} must be a list of layer numbers, not {value!r}")
+        raise CheckpointRefused(
+            f"config.json: {key} must be a list of layer numbers, not {value!r}"
+        )
     return value
 
 

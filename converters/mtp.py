@@ -53,8 +53,12 @@ def belongs(config: dict[str, Any]) -> Callable[[str], bool]:
     layer = part.get("num_hidden_layers")
     pattern = re.compile(rf"(mtp\.|(model\.)?mtp_layers\.|model\.layers\.{layer}\.)")
     served = "qwen3_mtp" in str(config.get("model_type"))
-    return lambda name: bool(pattern.match(name)) or (
-        served and name in ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
+    return lambda name: (
+        bool(pattern.match(name))
+        or (
+            served
+            and name in ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
+        )
     )
 
 

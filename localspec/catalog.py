@@ -360,6 +360,26 @@ def _size(folder: Path) -> int:
 
 
 def _resolve_hub(name: str, say: Notify) -> Path:
+    return hub_snapshot(name, _ALLOWED_FILES, _missing, notify=say)
+
+
+def hub_snapshot(
+    name: str,
+    files: list[str],
+    missing: Callable[[Path], str | None],
+    *,
+    notify: Notify | None = None,
+) -> Path:
+    """The folder of a Hub id: its cache first, without asking a server, the network second.
+
+    Args:
+        files: patterns of what to fetch.
+        missing: what a folder lacks to be complete; None: nothing.
+        notify: told of a download.
+
+    Raises:
+        ModelNotFound: it could not be fetched, with the reason.
+    """
     from huggingface_hub import model_info, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -370,15 +390,15 @@ def _resolve_hub(name: str, say: Notify) -> Path:
     )
     from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 
-    if folder := _cached_snapshot(name):
+    if folder := _cached_snapshot(name, missing):
         return folder
     # Bars are drawn for a person who watches, not into a log.
-    bars = disable_progress_bars if not sys.stderr.isatty() else enable_progress_bars
+    bars = enable_progress_bars if sys.stderr.isatty() else disable_progress_bars
     bars()
     try:
         model_info(name)
-        say(f"downloading {name} from the Hub")
-        folder = Path(snapshot_download(name, allow_patterns=_ALLOWED_FILES))
+        (notify or _say_nothing)(f"downloading {name} from the Hub")
+        folder = Path(snapshot_download(name, allow_patterns=files))
     except GatedRepoError as error:
         raise ModelNotFound(
             f"'{name}' is gated on the Hub: accept its terms there and log in with `hf auth login`"
@@ -396,14 +416,12 @@ def _resolve_hub(name: str, say: Notify) -> Path:
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelNotFound(f"'{name}' could not be fetched from the Hub: {reason}") from error
-    if missing := _missing(folder):
-        raise ModelNotFound(
-            f"'{name}' on the Hub is no model that mlx-lm loads: it has no {missing}"
-        )
+    if lacks := missing(folder):
+        raise ModelNotFound(f"'{name}' on the Hub is no model that mlx-lm loads: it has no {lacks}")
     return folder
 
 
-def _cached_snapshot(name: str) -> Path | None:
+def _cached_snapshot(name: str, missing: Callable[[Path], str | None]) -> Path | None:
     """A Hub model's folder in the local cache, if it is complete; asks no server."""
     from huggingface_hub import constants
 
@@ -413,7 +431,7 @@ def _cached_snapshot(name: str) -> Path | None:
     except OSError:
         return None
     folder = repository / "snapshots" / revision
-    return folder if revision and folder.is_dir() and not _missing(folder) else None
+    return folder if revision and folder.is_dir() and not missing(folder) else None
 
 
 def _missing(folder: Path) -> str | None:
@@ -447,5 +465,5 @@ def _in_hub_cache() -> Iterator[InstalledModel]:
 
     for repository in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*")):
         name = repository.name.removeprefix("models--").replace("--", "/", 1)
-        if folder := _cached_snapshot(name):
+        if folder := _cached_snapshot(name, _missing):
             yield InstalledModel(name, folder, _size(folder), "hub")

@@ -107,7 +107,7 @@ def load(
 
     Args:
         model: a folder, a GGUF file, a bundled name, or a Hub id.
-        drafter: `auto`, `none`, `ngram`.
+        drafter: `auto`, `none`, `ngram`, a drafter's folder, or a Hub id.
         notify: told what takes long (downloads, imports).
 
     Raises:
@@ -115,14 +115,16 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, bound = _worker.call(_acquire, folder, drafter)
+    loaded, bound = _worker.call(_acquire, folder, drafter, notify)
     return Model(model, folder, drafter, loaded, bound)
 
 
-def _acquire(folder: Path, drafter: str) -> tuple[_Loaded, Drafter | None]:
+def _acquire(
+    folder: Path, drafter: str, notify: Callable[[str], None] | None
+) -> tuple[_Loaded, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
-    bound = make_drafter(drafter, loaded.target)
+    bound = make_drafter(drafter, loaded.target, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
     return loaded, bound

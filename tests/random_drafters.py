@@ -43,6 +43,9 @@ def random_drafter(
     """
     shape = _config(architecture, target, layers)
     tensors = random_tensors(shape, seed)
+    if "d2t" in tensors:
+        # Draft id j is target id 2j.
+        tensors["d2t"] = mx.arange(shape.draft_vocab_size, dtype=mx.int32)
     if bits:
         shape, tensors = quantize(shape, tensors, QuantizationConfig(bits, 32))
         assert any(name.endswith(".scales") for name in tensors)

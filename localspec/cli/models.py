@@ -27,6 +27,7 @@ def list_models(
     if context.invoked_subcommand is not None:
         return
     from localspec import catalog
+    from localspec.converters.public import drafters_for
 
     found = catalog.installed()
     rows = [
@@ -36,6 +37,7 @@ def list_models(
             "bytes": model.size,
             "path": str(model.path),
             "drafters": ["ngram"],
+            "public_drafters": [drafter.name for drafter in drafters_for(model.name)],
         }
         for model in found
     ]
@@ -48,6 +50,8 @@ def list_models(
     width = max(len(model.name) for model in found)
     for model in found:
         write(f"{model.name:<{width}}  {_size(model.size):>8}  {model.kind:<8}  drafters: ngram")
+        for drafter in drafters_for(model.name):
+            write(f"{'':<{width}}  on the Hub: {drafter.name} ({drafter.architecture})")
 
 
 @app.command("pull")

@@ -1,0 +1,122 @@
+"""`localspec convert`: import a drafter that was trained in PyTorch."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.cli.output import write
+from localspec.cli.status import Status
+from localspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from localspec.converters.convert import Report
+
+_LAYOUTS = ("anchor_slot_unused", "every_slot_predicts")
+_READINGS = ("outputs", "inputs")
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="A folder, a file of weights, or a Hub id.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The new folder; default: the name here.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", help="The model it was trained for; checks the fit.")
+    ] = None,
+    bits: Annotated[int | None, typer.Option(help="Quantise to 4 or 8 bits.")] = None,
+    dialect: Annotated[str | None, typer.Option(help="Whose conventions hold.")] = None,
+    layout: Annotated[
+        str | None, typer.Option(help="anchor_slot_unused or every_slot_predicts.")
+    ] = None,
+    taps: Annotated[
+        str | None, typer.Option(help="Whether layer ids count outputs or inputs of layers.")
+    ] = None,
+    target_normed: Annotated[
+        bool | None,
+        typer.Option(
+            "--target-normed/--target-raw", help="MTP: reads the target's state after its norm."
+        ),
+    ] = None,
+    norm_before_residual: Annotated[
+        bool | None,
+        typer.Option(
+            "--norm-before-residual/--no-norm-before-residual",
+            help="EAGLE-3: the residual is the normed state.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --target: measure the rival readings.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON report.")] = False,
+) -> None:
+    """Import a drafter into localspec's own form, or say why that cannot be done right."""
+    _one_of("layout", layout, _LAYOUTS)
+    _one_of("taps", taps, _READINGS)
+    if bits not in (None, 4, 8):
+        raise UsageError(f"--bits must be 4 or 8, not {bits}")
+    if check and target is None:
+        raise UsageError("--check needs --target, the model that the drafter was trained for")
+    status = Status(sys.stderr)
+
+    from localspec import catalog
+    from localspec.converters.convert import convert as import_drafter
+    from localspec.converters.foreign import Options, TargetFacts
+    from localspec.drafter_catalog import find_checkpoint
+    from localspec.engine.loading import load_target
+
+    found = find_checkpoint(source, notify=status.say)
+    facts, model = None, None
+    if target is not None:
+        model = load_target(catalog.resolve_model(target, notify=status.say))
+        facts = TargetFacts(model.hidden_size, model.vocab_size, model.num_layers)
+    options = Options(
+        dialect=dialect,
+        layout=layout,  # type: ignore[arg-type]
+        taps=taps,  # type: ignore[arg-type]
+        target_normed=target_normed,
+        norm_before_residual=norm_before_residual,
+    )
+    destination = output or Path(found.stem if found.is_file() else found.name + "-localspec")
+    report = import_drafter(found, destination, target=facts, bits=bits, options=options)
+    agreements: dict[str, float] = {}
+    if check and model is not None:
+        from localspec.lab.readings import compare_readings
+
+        agreements = compare_readings(found, model, options)
+    if as_json:
+        whole = {
+            **report.as_dict(),
+            "folder": str(destination),
+            "first_draft_agreement": agreements,
+        }
+        write(json.dumps(whole))
+        return
+    write(f"{destination}\n{_text(report)}")
+    for reading, agreement in agreements.items():
+        write(f"first drafts that agree with the target, {reading}: {agreement:.1%}")
+    if agreements:
+        best = max(agreements, key=lambda reading: agreements[reading])
+        write(f"the checkpoint was trained for: {best}")
+
+
+def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
+        raise UsageError(f"--{name} must be {' or '.join(allowed)}, not '{value}'")
+
+
+def _text(report: Report) -> str:
+    said = "declared" if report.layout_declared else "assumed"
+    lines = [
+        f"architecture   {report.architecture}",
+        f"dialect        {report.dialect}",
+        f"taps           {list(report.tap_layers) or 'the last state'} (outputs of target layers)",
+        f"layout         {report.layout} ({said})",
+        f"parameters     {report.parameters:,}",
+        f"size           {report.size / 1e6:.1f} MB",
+    ]
+    return "\n".join(lines + [f"warning: {warning}" for warning in report.warnings])

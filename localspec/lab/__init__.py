@@ -1,0 +1,1 @@
+"""Measurement on the user's own machine."""

@@ -1,0 +1,89 @@
+"""Every architecture, sampled, keeps the law of a real target: the joint law of three tokens."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from families import make_model
+from random_drafters import Misreporting, random_drafter
+from tables import Floats, next_law
+from test_lossless import p_value
+
+from localspec.engine.generation import Generation
+from localspec.engine.request import Request
+from localspec.engine.sampling import SamplingParams
+from localspec.engine.target import Target
+from localspec.models.drafter import Drafter
+
+# A run costs 4 to 6 ms, nearly all of it the evaluation of graphs of tiny arrays, so runs are what a
+# test of two minutes allows for; the planted mistake shows that they are enough to see one.
+RUNS = 4_000
+# Chains have nothing to draft from before the second token.
+VOCAB, PROMPT, WIDTH, NUM_TOKENS = 6, [4, 2], 2, 3
+PARAMS = SamplingParams(temperature=0.8)
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    model = make_model("llama", num_hidden_layers=1, vocab_size=VOCAB)
+    # Sharp laws would hardly ever agree with those of a drafter that knows nothing.
+    model.lm_head.weight = 0.3 * model.lm_head.weight
+    return Target(model)
+
+
+@pytest.fixture(scope="module")
+def law(target: Target) -> Floats:
+    """Of every continuation [V]*3, in float64 from the target's own logits at every prefix."""
+    said = np.indices((VOCAB,) * (NUM_TOKENS - 1)).reshape(NUM_TOKENS - 1, -1).T
+    texts = np.concatenate([np.tile(PROMPT, (len(said), 1)), said], axis=1)
+    logits = target.forward(mx.array(texts), target.new_cache()).logits
+    rows = np.array(logits[:, len(PROMPT) - 1 :]).astype(np.float64)
+    law = np.zeros((VOCAB,) * NUM_TOKENS)
+    for tokens, (first, second, third) in zip(said.tolist(), rows, strict=True):
+        before = next_law(first, PROMPT, [], PARAMS)[tokens[0]]
+        before *= next_law(second, PROMPT, tokens[:1], PARAMS)[tokens[1]]
+        law[tuple(tokens)] = before * next_law(third, PROMPT, tokens, PARAMS)
+    assert law.sum() == pytest.approx(1.0)
+    return law
+
+
+def counts(target: Target, drafter: Drafter) -> Floats:
+    """How often each continuation came; some drafts must have stood and some fallen."""
+    seen = np.zeros((VOCAB,) * NUM_TOKENS)
+    proposed, accepted = 0, 0
+    for seed in range(RUNS):
+        request = Request(PROMPT, NUM_TOKENS, PARAMS, seed=seed, width=WIDTH)
+        run = Generation(target, drafter, request)
+        for _ in run.run():
+            pass
+        seen[tuple(run.tokens[len(PROMPT) :])] += 1
+        proposed += run.stats.proposed
+        accepted += run.stats.accepted
+    print(accepted/proposed)
+    assert 0.1 < accepted / proposed < 0.9
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("architecture", "bits"),
+    [
+        ("dflash", None),
+        ("dflash", 4),
+        ("dflare", None),
+        ("dspark", None),
+        ("dfly", None),
+        ("eagle3", None),
+        ("mtp", None),
+    ],
+)
+def test_sampled_drafts_keep_the_law(
+    target: Target, law: Floats, architecture: str, bits: int | None
+) -> None:
+    drafter = random_drafter(architecture, target, bits=bits, seed=1)
+    assert p_value(counts(target, drafter), law) > 1e-3
+
+
+def test_the_test_notices_drafts_drawn_at_another_temperature(target: Target, law: Floats) -> None:
+    drafter = Misreporting(random_drafter("dflash", target, seed=1))
+    assert p_value(counts(target, drafter), law) < 1e-6
