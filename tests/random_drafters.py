@@ -127,10 +127,13 @@ class Helped(Wrapped):
         assert proposal.q is None
         # Position p was observed with the token at p+1; the anchor is the last of those.
         start = state.position + 1
-        right = self._text[start : start + int(self._rng.integers(0, width + 1))]
+        right = self._text[start : start + self._num_right(width)]
         known = mx.array([right], dtype=mx.int32).reshape(1, -1)
         tokens = mx.concatenate([known, proposal.tokens[:, len(right) :]], axis=1)
         return replace(proposal, tokens=tokens)
+
+    def _num_right(self, width: int) -> int:
+        return int(self._rng.integers(0, width + 1))
 
 
 class Misreporting(Wrapped):

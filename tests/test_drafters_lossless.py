@@ -60,7 +60,6 @@ def counts(target: Target, drafter: Drafter) -> Floats:
         seen[tuple(run.tokens[len(PROMPT) :])] += 1
         proposed += run.stats.proposed
         accepted += run.stats.accepted
-    print(accepted/proposed)
     assert 0.1 < accepted / proposed < 0.9
     return seen
 
