@@ -10,7 +10,7 @@ from statistics import median
 
 import localspec
 
-QUESTION = "What is speculative decoding good for? Answer in three short sentences."
+QUESTION = "Why is the sky blue? Answer in two sentences."
 EDIT = """Repeat this Python code exactly, but rename the function `total` to `sum_prices`:
 
 ```python

@@ -1,4 +1,4 @@
-"""Every architecture with random weights in the real loop: the text of plain decoding, and its memory."""
+"""Every architecture, with random weights, in the real loop: the text of plain decoding; memory."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 @pytest.fixture(scope="module")
 def llama() -> Target:
     return Target(make_model("llama", vocab_size=VOCAB, num_hidden_layers=2))
+
+
+@pytest.fixture(scope="module")
+def hybrid() -> Target:
+    return Target(make_model("qwen3_next", vocab_size=VOCAB))
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +106,13 @@ def test_every_width_and_a_prompt_of_one_token(target: Target, architecture: str
 
 
 @every_architecture
-def test_unhelped_drafts_are_now_and_then_right(llama: Target, architecture: str) -> None:
-    tokens = run(llama, None, Request(LONG_PROMPT, 120)).tokens
-    drafted = run(
-        llama, random_drafter(architecture, llama, seed=2), Request(LONG_PROMPT, 120, width=4)
-    )
+@pytest.mark.parametrize("bits", [None, 4, 8])
+def test_unhelped_drafts_are_now_and_then_right(
+    hybrid: Target, architecture: str, bits: int | None
+) -> None:
+    tokens = run(hybrid, None, Request(LONG_PROMPT, NUM_TOKENS)).tokens
+    drafter = random_drafter(architecture, hybrid, bits=bits, seed=3)
+    drafted = run(hybrid, drafter, Request(LONG_PROMPT, NUM_TOKENS, width=4))
     assert drafted.tokens == tokens
     assert 0 < drafted.stats.accepted < drafted.stats.proposed
 
@@ -155,7 +162,9 @@ def test_the_same_seed_gives_the_same_text(
 def test_memory_grows_by_the_caches_alone(llama: Target, architecture: str) -> None:
     """From 500 to 2,000 tokens; what a round leaves behind would add up to more than is allowed."""
     drafter = random_drafter(architecture, llama, layers=2, seed=7)
-    generation = Generation(llama, drafter, Request([1, 2], 2000, width=5))
+    # A law so flat that many drafts stand, so that rounds are fewer than tokens.
+    params = SamplingParams(temperature=4.0)
+    generation = Generation(llama, drafter, Request([1, 2], 2000, params, width=3))
     marks = []
     for limit in (500, 2000):
         while generation.stats.generated_tokens < limit:
@@ -166,8 +175,8 @@ def test_memory_grows_by_the_caches_alone(llama: Target, architecture: str) -> N
         caches = generation._cache.nbytes + sum(array.nbytes for array in arrays)
         marks.append((mx.get_active_memory(), caches))
         del arrays
-    assert generation.stats.generated_tokens == 2000
+    assert generation.stats.rounds < 1900
     grown, expected = (after - before for before, after in zip(*marks, strict=True))
     assert expected > 300_000, "the caches do grow"
-    # A byte a token and round is far below one array left behind by each.
+    # Far less than one array left behind by each round, which holds at least four bytes.
     assert grown <= expected + 4096, (grown, expected)
