@@ -16,12 +16,12 @@ demo: $(STAMP) ## a real model answers, plainly and with drafts
 	$(BIN)/python benchmarks/demo.py
 
 test: $(DEV_STAMP) lint ## everything that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/pytest
 
 lint: $(DEV_STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy -p localspec
+	cd build && ../$(BIN)/mypy --config-file ../pyproject.toml -p localspec
 
 format: $(DEV_STAMP) ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@ AngelSpec, AngelSlim, DeepSpec, SpecForge, ModelOpt and speculators)."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import mlx.core as mx
@@ -31,6 +32,11 @@ _RENAMES = [
     (r"^(markov_w[12]|gate_proj|joint_proj)\.", r"markov_head.\1."),
     (r"^confidence_proj\.", "confidence_head.proj."),
 ]
+_ANGELSPEC_NAMES = [
+    (r"^fc\.", "context_proj."),
+    (r"^hidden_norm\.", "context_norm."),
+    (r"^norm\.", "final_norm."),
+]
 _DEFAULT_BLOCK = 16
 
 Result = tuple[DrafterConfig, dict[str, mx.array], bool]
@@ -42,7 +48,7 @@ def architecture_of(names: set[str]) -> Architecture:
         return "dfly"
     if any(name.startswith("markov_head.") for name in names):
         return "dspark"
-    if "layer_fusion_weights" in names:
+    if any(name == "layer_fusion_weights" or "_proj_target." in name for name in names):
         return "dflare"
     return "dspark" if any(name.startswith("confidence_head.") for name in names) else "dflash"
 
@@ -53,10 +59,11 @@ def translate(foreign: Foreign, dialect: str) -> Result:
     Raises:
         CheckpointRefused: names the key or tensor that does not fit.
     """
-    foreign.rename(_RENAMES, drop=lambda name: name.endswith("rotary_emb.inv_freq"))
+    own = any(re.match(r"(context_|final_norm)", name) for name in foreign.tensors)
+    foreign.rename(_RENAMES, _ANGELSPEC_NAMES if own else [])
     _refuse_unknown_parts(foreign)
     architecture = architecture_of(set(foreign.tensors))
-    hidden = foreign.shape("norm.weight")[0]
+    hidden = foreign.hidden_size()
     num_layers = foreign.num_layers()
     taps, num_target_layers = _taps(foreign, dialect, num_layers)
     target_hidden = _target_hidden(foreign, architecture, hidden, len(taps))
@@ -66,15 +73,15 @@ def translate(foreign: Foreign, dialect: str) -> Result:
     draft_vocab = mapped_vocabulary(foreign, vocab)
     reduced = draft_vocab < vocab
     tensors = foreign.tensors
-    if not reduced:
-        # Frozen copies of the target's.
-        tensors.pop("lm_head.weight", None)
     if hidden == target_hidden:
+        # Frozen copies of the target's.
         tensors.pop("embed_tokens.weight", None)
+        if not reduced:
+            tensors.pop("lm_head.weight", None)
     config = DrafterConfig(
         architecture=architecture,
         hidden_size=hidden,
-        intermediate_size=foreign.rows("layers.0.mlp.gate_proj.weight"),
+        intermediate_size=foreign.intermediate_size(),
         num_layers=num_layers,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -87,9 +94,9 @@ def translate(foreign: Foreign, dialect: str) -> Result:
         target_hidden_size=target_hidden,
         tap_layers=taps,
         target_layers=num_target_layers,
-        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
-        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
-        o_bias="layers.0.self_attn.o_proj.bias" in tensors,
+        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
+        qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
+        o_bias=foreign.has(".o_proj.bias"),
         own_embedding="embed_tokens.weight" in tensors,
         own_head="lm_head.weight" in tensors,
         embedding_scale=foreign.number("input_embedding_scale", default=1.0),
@@ -110,7 +117,7 @@ def _block(
         )
     correction = None
     if architecture == "dfly":
-        correction = foreign.matrix("hidden_correction.down_proj.weight")[1]
+        correction = foreign.intermediate_size("hidden_correction")
     return BlockConfig(
         block_size=foreign.integer("block_size", default=_DEFAULT_BLOCK),
         layout=layout,
@@ -136,8 +143,8 @@ def _refuse_unknown_parts(foreign: Foreign) -> None:
             if part in name:
                 raise CheckpointRefused(f"the checkpoint has the tensor {name}: {what}")
     names = foreign.tensors
-    low_rank = "hidden_correction.down_proj.weight" in names
-    if low_rank and "hidden_correction.gate_proj.weight" not in names:
+    kind = foreign.find("hidden_correction_type")
+    if kind not in (None, "swiglu") and "hidden_correction.gate_proj.weight" not in names:
         raise CheckpointRefused(
             "hidden_correction.gate_proj.weight is missing: low-rank corrections are not supported"
         )
@@ -147,7 +154,9 @@ def _refuse_unknown_parts(foreign: Foreign) -> None:
 
 def _target_hidden(foreign: Foreign, architecture: Architecture, hidden: int, num_taps: int) -> int:
     if architecture == "dflare":
-        return foreign.shape("hidden_norm.weight")[0]
+        return foreign.common(
+            ("k_proj_target.weight", 1), ("v_proj_target.weight", 1), ("hidden_norm.weight", 0)
+        )
     given = foreign.integer("target_hidden_size", default=hidden)
     rows, width = foreign.matrix("fc.weight")
     if (rows, width) != (hidden, num_taps * given):
@@ -166,10 +175,7 @@ def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, .
         if dialect == "angelspec"
         else ("target_num_hidden_layers", "num_target_layers")
     )
-    known = foreign.find(*key_of_count)
-    if foreign.target is not None and foreign.target.num_layers is not None:
-        known = foreign.target.num_layers
-    count = known if type(known) is int else None
+    count = foreign.target_layers(foreign.find(*key_of_count))
     reading = foreign.options.taps
     for key, default in (
         ("target_layer_ids", "outputs"),
@@ -185,6 +191,13 @@ def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, .
         if (reading or default) == "inputs":
             # speculators appends L for the verifier's last state, which does not feed the drafter.
             ids = [index - 1 for index in ids if count is None or index != count]
+            width = foreign.integer("target_hidden_size", default=foreign.hidden_size())
+            if count is None and "fc.weight" in foreign.tensors and len(ids) > 1:
+                if foreign.matrix("fc.weight")[1] == (len(ids) - 1) * width:
+                    foreign.warnings.append(
+                        f"{key} ends with {ids[-1] + 1}, which fc does not read"
+                    )
+                    ids = ids[:-1]
         return check_taps(ids, key, count), count
     if count is None:
         raise CheckpointRefused("config.json has no target_layer_ids, and the target is not known")
@@ -256,26 +269,27 @@ def _layers(foreign: Foreign, num_layers: int) -> tuple[LayerConfig, ...]:
 
 
 def _markov(foreign: Foreign) -> MarkovConfig | None:
-    if "markov_head.markov_w1.weight" not in foreign.tensors:
+    if not any(name.startswith("markov_head.") for name in foreign.tensors):
         return None
     kind: Literal["vanilla", "gated", "rnn"] = "vanilla"
-    if "markov_head.gate_proj.weight" in foreign.tensors:
+    if foreign.has("markov_head.gate_proj.weight", "markov_head.gate_proj.bias"):
         kind = "gated"
-    elif "markov_head.joint_proj.weight" in foreign.tensors:
+    elif foreign.has("markov_head.joint_proj.weight", "markov_head.joint_proj.bias"):
         kind = "rnn"
     said = foreign.find("markov_head_type")
-    if said is not None and said != kind:
+    if said is not None and said != kind and said in ("vanilla", "gated", "rnn"):
         raise CheckpointRefused(
             f"config.json: markov_head_type is {said!r}, but the tensors are those of '{kind}'"
         )
-    return MarkovConfig(kind, foreign.matrix("markov_head.markov_w1.weight")[1])
+    says = foreign.integer("markov_rank", "dspark_markov_rank", default=0)
+    return MarkovConfig(
+        kind, foreign.common(("markov_w1.weight", 1), ("markov_w2.weight", 1), says=says)
+    )
 
 
 def _confidence(foreign: Foreign) -> ConfidenceConfig | None:
-    name = "confidence_head.proj.weight"
-    if name not in foreign.tensors:
+    bias = foreign.has("confidence_head.proj.bias")
+    if not bias and not foreign.has("confidence_head.proj.weight"):
         return None
-    width, hidden = foreign.matrix(name)[1], foreign.shape("norm.weight")[0]
-    return ConfidenceConfig(
-        with_markov=width != hidden, bias="confidence_head.proj.bias" in foreign.tensors
-    )
+    width = foreign.matrix("confidence_head.proj.weight")[1]
+    return ConfidenceConfig(with_markov=width != foreign.hidden_size(), bias=bias)

@@ -7,6 +7,7 @@ and the fit to the target where that is known.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass, field
@@ -17,7 +18,8 @@ import mlx.core as mx
 from localspec.converters import block, dialects, eagle3, mtp
 from localspec.converters.foreign import Foreign, Options, TargetFacts
 from localspec.converters.reading import file_hashes, read_checkpoint, read_config, strip_prefixes
-from localspec.errors import CheckpointRefused, DrafterMismatch, LocalspecError
+from localspec.converters.training import exported
+from localspec.errors import CheckpointRefused, DrafterMismatch
 from localspec.models import load as drafters
 from localspec.models.config import DrafterConfig, QuantizationConfig
 
@@ -71,6 +73,7 @@ def convert(
     target: TargetFacts | None = None,
     bits: int | None = None,
     options: Options | None = None,
+    name: str | None = None,
 ) -> Report:
     """Import a checkpoint into a new folder, which appears whole or not at all.
 
@@ -80,6 +83,7 @@ def convert(
         target: what the drafter must fit.
         bits: quantise large matrices to 4 or 8 bits (MLX affine).
         options: conventions set by hand.
+        name: what the report and the card call the source; its file name if None.
 
     Raises:
         CheckpointRefused: names the file, the tensor or the key, and what was expected.
@@ -87,7 +91,7 @@ def convert(
     """
     if destination.exists():
         raise CheckpointRefused(f"{destination} is there already; name a folder that is not")
-    converted = translate(source, target=target, bits=bits, options=options)
+    converted = translate(source, target=target, bits=bits, options=options, name=name)
     write(converted, destination)
     return converted.report
 
@@ -98,33 +102,43 @@ def translate(
     target: TargetFacts | None = None,
     bits: int | None = None,
     options: Options | None = None,
+    name: str | None = None,
 ) -> Converted:
     """Read, recognise and check a checkpoint; writes nothing. Arguments and errors as `convert`."""
     options = options or Options()
+    source, name = exported(source), name or source.absolute().name
     config = read_config(source if source.is_dir() else source.parent)
     dialect = dialects.recognise(config, options.dialect)
     native = dialect.family == "mtp" and mtp.is_native(config)
     checkpoint = read_checkpoint(source, only=mtp.belongs(config) if native else None)
     tensors: dict[str, mx.array] = {}
-    for name, tensor in checkpoint.tensors.items():
-        stripped = strip_prefixes(name)
+    for own_name, tensor in checkpoint.tensors.items():
+        stripped = strip_prefixes(own_name)
+        if not stripped.isprintable():
+            raise CheckpointRefused(f"{stripped[:80]!r} is no name for a tensor")
         if stripped in tensors:
             raise CheckpointRefused(f"two tensors are called {stripped} once prefixes are removed")
         tensors[stripped] = tensor
+    dialect = dialects.confirm(dialect, tensors)
     foreign = Foreign(config, tensors, options, target)
     declared = True
-    if dialect.family == "block":
-        drafter, canonical, declared = block.translate(foreign, dialect.name)
-    elif dialect.family == "eagle3":
-        drafter, canonical = eagle3.translate(foreign, dialect.name)
-    else:
-        drafter, canonical = mtp.translate(foreign, dialect.name)
-    _check_fit(drafter, target)
-    _check(drafter, canonical, foreign, source)
+    try:
+        if dialect.family == "block":
+            drafter, canonical, declared = block.translate(foreign, dialect.name)
+        elif dialect.family == "eagle3":
+            drafter, canonical = eagle3.translate(foreign, dialect.name)
+        else:
+            drafter, canonical = mtp.translate(foreign, dialect.name)
+        _check_fit(drafter, target)
+        _check(drafter, canonical, name)
+    except CheckpointRefused as error:
+        raise CheckpointRefused(_in_its_own_words(str(error), foreign)) from error
+    except ArithmeticError as error:
+        raise CheckpointRefused(f"config.json: rope_scaling leads to a {error}") from error
     if bits is not None:
         drafter, canonical = drafters.quantize(drafter, canonical, QuantizationConfig(bits))
     report = Report(
-        source=source.name,
+        source=name,
         architecture=drafter.architecture,
         dialect=dialect.name,
         tap_layers=drafter.tap_layers,
@@ -143,9 +157,9 @@ def write(converted: Converted, destination: Path) -> None:
     destination.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
-        drafters.save(converted.config, converted.tensors, scratch)
         (scratch / CARD_FILE).write_text(_card(converted.report), encoding="utf-8")
         scratch.chmod(0o755)
+        drafters.save(converted.config, converted.tensors, scratch)
         os.rename(scratch, destination)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -165,27 +179,19 @@ def _check_fit(drafter: DrafterConfig, target: TargetFacts | None) -> None:
             )
 
 
-def _check(
-    drafter: DrafterConfig, tensors: dict[str, mx.array], foreign: Foreign, source: Path
-) -> None:
-    try:
-        drafters.check_tensors(drafter, tensors, source.name)
-    except LocalspecError as error:
-        raise CheckpointRefused(_in_its_own_words(str(error), foreign)) from error
+def _check(drafter: DrafterConfig, tensors: dict[str, mx.array], source: str) -> None:
+    drafters.check_tensors(drafter, tensors, source)
     for name, tensor in tensors.items():
         if mx.issubdtype(tensor.dtype, mx.floating) and not bool(mx.all(mx.isfinite(tensor))):
-            raise CheckpointRefused(
-                _in_its_own_words(
-                    f"{name} in {source.name} holds values that are not finite", foreign
-                )
-            )
+            raise CheckpointRefused(f"{name} in {source} holds values that are not finite")
 
 
 def _in_its_own_words(message: str, foreign: Foreign) -> str:
     """Add the name in the file where localspec calls a tensor otherwise."""
-    for name, own in foreign.foreign_names.items():
-        if name != own and name in message.split():
-            return f"{message} (in the file: {own})"
+    for word in re.findall(r"[\w.]*\w", message):
+        if word in foreign.foreign_names or word.endswith((".weight", ".bias", "_bias")):
+            own = foreign.own_name(word)
+            return message if own in message else f"{message} (in the file: {own})"
     return message
 
 

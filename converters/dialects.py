@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 from localspec.converters import mtp
@@ -65,6 +67,13 @@ _NATIVE = {
 }
 
 
+_MARKS: tuple[tuple[re.Pattern[str], Family], ...] = (
+    (re.compile(r"\b(eh_proj|pre_fc_norm_hidden|hidden_layernorm)\."), "mtp"),
+    (re.compile(r"\b(midlayer|layers\.0\.hidden_norm)\."), "eagle3"),
+    (re.compile(r"\b(context_proj|markov_head|hidden_correction)\.|_proj_target\."), "block"),
+)
+
+
 class Dialect(NamedTuple):
     """Whose conventions hold, and which file of the converters reads it."""
 
@@ -112,6 +121,14 @@ def _recognise(config: dict[str, Any]) -> Dialect:
     if model_type in _NATIVE and mtp.is_native(config):
         return Dialect(_NATIVE[model_type], "mtp")
     raise CheckpointRefused(f"{architecture} is no drafter that localspec knows")
+
+
+def confirm(dialect: Dialect, names: Iterable[str]) -> Dialect:
+    """The dialect with the family that the tensors are of: names beat the configuration."""
+    for part, family in _MARKS:
+        if any(part.search(name) for name in names):
+            return dialect._replace(family=family)
+    return dialect
 
 
 def _block_dialect(architecture: str, config: dict[str, Any]) -> str:

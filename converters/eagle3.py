@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import mlx.core as mx
 import numpy as np
 
@@ -19,33 +21,36 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
     Raises:
         CheckpointRefused: names the key or tensor that does not fit.
     """
-    foreign.rename(_RENAMES, drop=lambda name: name.endswith("rotary_emb.inv_freq"))
+    own = any("midlayer." in name for name in foreign.tensors)
+    foreign.rename(_RENAMES, [(r"^layers\.0\.", "midlayer.")] if own else [])
     tensors = foreign.tensors
     if any(".kv_a_proj" in name for name in tensors):
         raise CheckpointRefused(
             "layers.0.self_attn.kv_a_proj_with_mqa: EAGLE-3 with latent attention is not supported, "
             "since no reference confirms it"
         )
-    hidden = foreign.shape("norm.weight")[0]
+    hidden = foreign.hidden_size()
     taps, num_target_layers = _taps(foreign)
-    width = foreign.matrix("fc.weight")[1]
+    rows, width = foreign.matrix("fc.weight")
     target_hidden = foreign.integer("target_hidden_size", default=hidden)
-    if width != len(taps) * target_hidden:
+    if (rows, width) != (hidden, len(taps) * target_hidden):
         raise CheckpointRefused(
-            f"fc.weight is {width} wide, but {len(taps)} taps of {target_hidden} make "
-            f"{len(taps) * target_hidden}"
+            f"fc.weight has the shape [{rows}, {width}], but {len(taps)} taps of {target_hidden} into "
+            f"{hidden} make [{hidden}, {len(taps) * target_hidden}]"
         )
     heads, kv_heads, head_dim = foreign.attention(hidden)
     vocab = foreign.integer("vocab_size")
     draft_vocab = mapped_vocabulary(foreign, vocab)
     trained = bool(foreign.flag("embed_requires_grad"))
     if hidden == target_hidden and not trained:
-        # A frozen copy of the target's.
+        # A frozen copy of the target's; DeepSpec's head is one too.
         tensors.pop("embed_tokens.weight", None)
+        if dialect == "deepspec":
+            tensors.pop("lm_head.weight", None)
     config = DrafterConfig(
         architecture="eagle3",
         hidden_size=hidden,
-        intermediate_size=foreign.rows("layers.0.mlp.gate_proj.weight"),
+        intermediate_size=foreign.intermediate_size(),
         num_layers=foreign.num_layers(),
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -57,20 +62,24 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         target_hidden_size=target_hidden,
         tap_layers=taps,
         target_layers=num_target_layers,
-        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
-        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
-        o_bias="layers.0.self_attn.o_proj.bias" in tensors,
+        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
+        qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
+        o_bias=foreign.has(".o_proj.bias"),
         own_embedding="embed_tokens.weight" in tensors,
         own_head="lm_head.weight" in tensors,
         chain=ChainConfig(
             feed_normed=_feed_normed(foreign, dialect),
             norm_before_residual=_norm_before_residual(foreign, dialect),
-            tap_norm="each"
-            if "fc_norm.0.weight" in tensors
-            else ("all" if "input_norm.weight" in tensors else None),
+            tap_norm=_tap_norm(foreign),
         ),
     )
     return config, tensors
+
+
+def _tap_norm(foreign: Foreign) -> Literal["each", "all"] | None:
+    if any(name.startswith("fc_norm.") for name in foreign.tensors):
+        return "each"
+    return "all" if "input_norm.weight" in foreign.tensors else None
 
 
 def mapped_vocabulary(foreign: Foreign, vocab: int) -> int:
@@ -81,15 +90,18 @@ def mapped_vocabulary(foreign: Foreign, vocab: int) -> int:
     """
     tensors = foreign.tensors
     t2d = tensors.pop("t2d", None)
-    size = foreign.integer("draft_vocab_size", default=vocab)
+    mapped = tensors.get("d2t", mx.zeros(vocab if 0 < vocab <= _MAX_VOCAB else 1)).size
+    size = foreign.integer("draft_vocab_size", default=mapped)
     if "d2t" not in tensors:
         if size < vocab:
             raise CheckpointRefused(
                 f"draft_vocab_size is {size} of {vocab}, but the checkpoint has no tensor d2t"
             )
         return size
+    if not mx.issubdtype(tensors["d2t"].dtype, mx.integer):
+        raise CheckpointRefused(f"d2t holds {tensors['d2t'].dtype}, but must hold whole numbers")
     offsets = np.array(tensors["d2t"]).astype(np.int64)
-    if offsets.shape != (size,):
+    if size < 1 or offsets.shape != (size,):
         raise CheckpointRefused(f"d2t has the shape {list(offsets.shape)}, but must be [{size}]")
     ids = np.arange(size) + offsets
     if offsets.min() < 0 or (np.diff(ids) <= 0).any() or ids.max() >= vocab:
@@ -126,9 +138,7 @@ def _check_pruned_head(tensors: dict[str, mx.array], offsets: np.ndarray) -> Non
 
 
 def _taps(foreign: Foreign) -> tuple[tuple[int, ...], int | None]:
-    count = foreign.target.num_layers if foreign.target else None
-    if count is None and type(foreign.config.get("num_target_layers")) is int:
-        count = foreign.config["num_target_layers"]
+    count = foreign.target_layers(foreign.config.get("num_target_layers"))
     nested = foreign.config.get("eagle_config")
     nested = nested if isinstance(nested, dict) else {}
     # The same key counts outputs where it is nested and inputs at top level.
@@ -165,11 +175,11 @@ def _warn_if_ambiguous(foreign: Foreign, ids: list[int], count: int) -> None:
 
 
 def _theta(foreign: Foreign, dialect: str) -> float | None:
-    """AngelSpec's linear and dynamic scalings drop rope_theta, so heads were trained with 10000."""
+    """AngelSpec's linear, dynamic and mrope positions drop rope_theta; heads were trained with 10000."""
     scaling = foreign.geometry.get("rope_scaling")
     if dialect == "angelspec" and isinstance(scaling, dict):
         kind = scaling.get("rope_type", scaling.get("type"))
-        if kind in ("linear", "dynamic"):
+        if kind in ("linear", "dynamic", "mrope"):
             foreign.warnings.append(f"rope_theta is ignored under {kind} scaling, as in training")
             return _SHARED_ROPE_BASE
     return None
@@ -190,4 +200,4 @@ def _feed_normed(foreign: Foreign, dialect: str) -> bool:
     said = bool(foreign.flag("norm_output"))
     if dialect == "speculators":
         return said
-    return said and bool(foreign.flag("fc_norm"))
+    return said and _tap_norm(foreign) == "each"

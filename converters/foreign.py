@@ -6,14 +6,17 @@ Knows no dialect; the files of the dialects ask it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import mlx.core as mx
 
-from localspec.errors import CheckpointRefused
+from localspec.errors import CheckpointRefused, DrafterMismatch
 from localspec.models.config import Layout, RopeConfig
+
+_HEAD_NORMS = (".self_attn.q_norm.weight", ".self_attn.k_norm.weight")
 
 TapReading = Literal["outputs", "inputs"]
 
@@ -25,6 +28,15 @@ class TargetFacts:
     hidden_size: int
     vocab_size: int
     num_layers: int | None = None
+
+    @classmethod
+    def of_config(cls, config: dict[str, Any]) -> TargetFacts | None:
+        """What a target's config.json says of it; None: not under the usual keys."""
+        part = config.get("text_config")
+        part = part if isinstance(part, dict) else config
+        sizes = [part.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
+        whole = [size for size in sizes if type(size) is int]
+        return cls(*whole) if len(whole) == len(sizes) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class Foreign:
         target: what it must fit; None: not known.
         warnings: what was assumed or left out.
         foreign_names: canonical name to the name in the file.
+        inverse: regular expressions that lead back, for tensors that the file lacks.
     """
 
     config: dict[str, Any]
@@ -64,6 +77,7 @@ class Foreign:
     target: TargetFacts | None = None
     warnings: list[str] = field(default_factory=list)
     foreign_names: dict[str, str] = field(default_factory=dict)
+    inverse: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def geometry(self) -> dict[str, Any]:
@@ -92,7 +106,7 @@ class Foreign:
         if value is None and default is not None:
             return default
         if type(value) is not int:
-            raise CheckpointRefused(f"config.json: {keys[0]} must be a whole number, not {value!r}")
+            _refuse(keys[0], "a whole number", value)
         return value
 
     def number(self, *keys: str, default: float) -> float:
@@ -100,27 +114,35 @@ class Foreign:
         if value is None:
             return default
         if type(value) not in (int, float):
-            raise CheckpointRefused(f"config.json: {keys[0]} must be a number, not {value!r}")
+            _refuse(keys[0], "a number", value)
         return float(value)
 
     def flag(self, *keys: str) -> bool | None:
         value = self.find(*keys)
         if value is not None and type(value) is not bool:
-            raise CheckpointRefused(f"config.json: {keys[0]} must be true or false, not {value!r}")
+            _refuse(keys[0], "true or false", value)
         return value
 
-    def rename(self, rules: list[tuple[str, str]], drop: Callable[[str], bool]) -> None:
+    def rename(
+        self,
+        rules: list[tuple[str, str]],
+        inverse: list[tuple[str, str]],
+        drop: Callable[[str], bool] = lambda name: False,
+    ) -> None:
         """Give tensors their canonical names, by regular expressions in order, and drop some.
+
+        Tables of rotary positions are dropped; they are computed.
 
         Raises:
             CheckpointRefused: two tensors come to have one name.
         """
+        self.inverse = inverse
         renamed: dict[str, mx.array] = {}
         for foreign, tensor in self.tensors.items():
             name = foreign
             for pattern, replacement in rules:
                 name = re.sub(pattern, replacement, name)
-            if drop(name):
+            if name.endswith("rotary_emb.inv_freq") or drop(name):
                 continue
             if name in renamed:
                 raise CheckpointRefused(
@@ -130,20 +152,68 @@ class Foreign:
             self.foreign_names[name] = foreign
         self.tensors = renamed
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        if name not in self.tensors:
-            raise CheckpointRefused(f"the checkpoint has no tensor {name}")
-        return self.tensors[name].shape
+    def own_name(self, name: str) -> str:
+        """A tensor's name in the file; of a missing one, the name that the dialect has for it."""
+        if name in self.foreign_names:
+            return self.foreign_names[name]
+        for pattern, replacement in self.inverse:
+            name = re.sub(pattern, replacement, name)
+        return name
 
-    def rows(self, name: str) -> int:
-        return self.matrix(name)[0]
+    def has(self, *ends: str) -> bool:
+        """Whether a tensor's name ends so."""
+        return any(name.endswith(ends) for name in self.tensors)
 
     def matrix(self, name: str) -> tuple[int, int]:
         """Shape of a tensor that must have two dimensions."""
-        shape = self.shape(name)
+        if name not in self.tensors:
+            raise CheckpointRefused(f"the checkpoint has no tensor {name}")
+        shape = self.tensors[name].shape
         if len(shape) != 2:
             raise CheckpointRefused(f"{name} has the shape {list(shape)}, but must be a matrix")
         return shape[0], shape[1]
+
+    def common(self, *places: tuple[str, int], says: int | None = None) -> int:
+        """The size that most tensors have, so that it is the odd one out that is refused.
+
+        Args:
+            places: ends of tensors' names, each with the axis that has the size.
+            says: what the configuration says, which counts like one tensor.
+        """
+        sizes = [
+            tensor.shape[axis]
+            for end, axis in places
+            for name, tensor in self.tensors.items()
+            if name.endswith(end) and tensor.ndim > axis
+        ]
+        if not sizes:
+            raise CheckpointRefused(f"the checkpoint has no tensor {places[0][0].lstrip('.')}")
+        return Counter([*sizes, says] if says else sizes).most_common(1)[0][0]
+
+    def hidden_size(self) -> int:
+        return self.common(
+            (".input_layernorm.weight", 0),
+            (".post_attention_layernorm.weight", 0),
+            says=self.integer("hidden_size", default=0),
+        )
+
+    def intermediate_size(self, part: str = ".mlp") -> int:
+        gate, up, down = (f"{part}.{name}_proj.weight" for name in ("gate", "up", "down"))
+        return self.common((gate, 0), (up, 0), (down, 1))
+
+    def target_layers(self, declared: Any) -> int | None:
+        """How many layers the target has, by itself or by the configuration.
+
+        Raises:
+            DrafterMismatch: they differ.
+        """
+        said = declared if type(declared) is int else None
+        known = self.target.num_layers if self.target else None
+        if said and known and said != known:
+            raise DrafterMismatch(
+                f"the drafter was made for a target of {said} layers, but this target has {known}"
+            )
+        return known or said
 
     def num_layers(self) -> int:
         """Layers by tensor names; configurations are wrong about it in the wild."""
@@ -154,50 +224,67 @@ class Foreign:
             )
         return len(found)
 
-    def attention(self, hidden: int) -> tuple[int, int, int]:
-        """Heads, key/value heads and head_dim of layer 0, by shapes before configuration."""
-        norm = "layers.0.self_attn.q_norm.weight"
-        if norm in self.tensors:
-            head_dim = self.shape(norm)[0]
+    def attention(self, hidden: int, *, gated: bool = False) -> tuple[int, int, int]:
+        """Heads, key/value heads and head_dim, by shapes before configuration."""
+        said = self.integer("num_attention_heads", default=0)
+        dims = self.integer("head_dim", default=hidden // said if said > 0 else 0)
+        # Not q_proj's rows where it holds a gate too.
+        queries = () if gated else ((".self_attn.q_proj.weight", 0),)
+        rows = self.common((".self_attn.o_proj.weight", 1), *queries, says=said * dims)
+        key_rows = self.common((".self_attn.k_proj.weight", 0), (".self_attn.v_proj.weight", 0))
+        if self.has(*_HEAD_NORMS):
+            head_dim = self.common(*((norm, 0) for norm in _HEAD_NORMS), says=dims)
         else:
-            heads = self.integer("num_attention_heads")
-            head_dim = self.integer("head_dim", default=hidden // max(heads, 1))
-        rows = [self.rows(f"layers.0.self_attn.{part}_proj.weight") for part in "qk"]
-        if head_dim < 1 or any(count % head_dim for count in rows):
+            head_dim = rows // said if said > 0 else dims
+        if head_dim < 1 or rows % head_dim or key_rows % head_dim:
             raise CheckpointRefused(
-                f"q_proj and k_proj of layer 0 have {rows[0]} and {rows[1]} rows, which are no "
-                f"multiples of head_dim {head_dim}"
+                f"q_proj and k_proj of layer 0 have {rows} and {key_rows} rows, which are no "
+                f"multiples of head_dim {head_dim} (num_attention_heads is {said})"
             )
-        return rows[0] // head_dim, rows[1] // head_dim, head_dim
+        if dims != head_dim and self.find("head_dim") is not None:
+            self.warnings.append(
+                f"head_dim is {dims} in config.json, but {head_dim} by the tensors"
+            )
+        return rows // head_dim, key_rows // head_dim, head_dim
 
-    def rope(self, head_dim: int, *, scaled: bool = True, theta: float | None = None) -> RopeConfig:
+    def rope(
+        self,
+        head_dim: int,
+        *,
+        scaled: bool = True,
+        theta: float | None = None,
+        interleaved: bool = False,
+    ) -> RopeConfig:
         """Rotary positions; theta is kept in one of three places."""
-        parts = [
+        parts: list[dict[str, Any]] = [
             part
             for holder in (self.geometry, self.config)
             for key in ("rope_parameters", "rope_scaling")
             if isinstance(part := holder.get(key), dict)
         ]
         if theta is None:
-            theta = self.number("rope_theta", default=0.0)
-            found = [part["rope_theta"] for part in parts if "rope_theta" in part]
-            theta = theta or (float(found[0]) if found else 0.0)
-            if not theta:
+            theta = self._rope_number("rope_theta", parts)
+            if theta is None:
                 theta = 10000.0
                 self.warnings.append("rope_theta is not given; 10000 is assumed")
-        partial = self.number("partial_rotary_factor", default=0.0)
-        shares = [
-            part["partial_rotary_factor"] for part in parts if "partial_rotary_factor" in part
-        ]
-        partial = partial or (float(shares[0]) if shares else 1.0)
+        partial = self._rope_number("partial_rotary_factor", parts)
         neox = self.flag("rope_is_neox_style")
         return RopeConfig(
             theta=theta,
-            dims=int(head_dim * partial),
-            traditional=neox is False,
+            dims=head_dim if partial is None else int(head_dim * partial),
+            traditional=interleaved or neox is False,
             scaling=_scaling(parts) if scaled else None,
-            max_position_embeddings=self.find("max_position_embeddings"),
+            max_position_embeddings=self.integer("max_position_embeddings", default=0) or None,
         )
+
+    def _rope_number(self, key: str, parts: list[dict[str, Any]]) -> float | None:
+        for part in (self.config, self.nested, self.geometry, *parts):
+            value = part.get(key)
+            if value is not None:
+                if type(value) not in (int, float):
+                    _refuse(key, "a number", value)
+                return float(value)
+        return None
 
     def stack_experts(self) -> None:
         """Experts, one matrix each or fused, to [E, out, in] under `switch_mlp`."""
@@ -208,23 +295,47 @@ class Foreign:
                 stack[int(m[2])] = self.tensors.pop(name)
             elif m := re.match(r"(.*mlp)\.experts_(\w+)$", name):
                 # AngelSpec fuses experts as [E, in, out].
-                fused = self.tensors.pop(name)
-                self.tensors[f"{m[1]}.switch_mlp.{m[2]}.weight"] = mx.swapaxes(fused, 1, 2)
+                fused = self._fused(name)
+                self._keep(f"{m[1]}.switch_mlp.{m[2]}.weight", mx.swapaxes(fused, 1, 2), name)
             elif m := re.match(r"(.*mlp)\.experts\.gate_up_proj$", name):
-                gate, up = mx.split(self.tensors.pop(name), 2, axis=1)  # [E, 2I, D]
-                self.tensors[f"{m[1]}.switch_mlp.gate_proj.weight"] = gate
-                self.tensors[f"{m[1]}.switch_mlp.up_proj.weight"] = up
+                gate, up = mx.split(self._fused(name), 2, axis=1)  # [E, 2I, D]
+                self._keep(f"{m[1]}.switch_mlp.gate_proj.weight", gate, name)
+                self._keep(f"{m[1]}.switch_mlp.up_proj.weight", up, name)
             elif m := re.match(r"(.*mlp)\.experts\.down_proj$", name):
-                self.tensors[f"{m[1]}.switch_mlp.down_proj.weight"] = self.tensors.pop(name)
+                self._keep(f"{m[1]}.switch_mlp.down_proj.weight", self._fused(name), name)
+        count = max((max(stack) + 1 for stack in experts.values()), default=0)
         for name, stack in experts.items():
-            if set(stack) != set(range(len(stack))):
-                raise CheckpointRefused(
-                    f"experts of {name} are numbered {sorted(stack)}, with gaps"
-                )
-            shapes = {array.shape for array in stack.values()}
-            if len(shapes) > 1:
-                raise CheckpointRefused(f"experts of {name} differ in shape: {sorted(shapes)}")
-            self.tensors[name] = mx.stack([stack[index] for index in range(len(stack))])
+            usual = Counter((array.shape, str(array.dtype)) for array in stack.values())
+            for index in range(count):
+                # Canonical names of single experts lead back to the file's.
+                single = name.replace("switch_mlp", f"experts.{index}")
+                if index not in stack:
+                    raise CheckpointRefused(f"the checkpoint has no tensor {single}")
+                found = (stack[index].shape, str(stack[index].dtype))
+                if found != usual.most_common(1)[0][0]:
+                    raise CheckpointRefused(
+                        f"{single} differs from the other experts in shape or type: "
+                        f"{list(found[0])} {found[1]}"
+                    )
+            first = self.own_name(name.replace("switch_mlp", "experts.0"))
+            self._keep(name, mx.stack([stack[index] for index in range(count)]), first)
+
+    def _fused(self, name: str) -> mx.array:
+        """Takes a tensor with an axis for experts, [E, .., ..], whose second axis is even."""
+        fused = self.tensors.pop(name)
+        if fused.ndim != 3 or ("gate_up" in name and fused.shape[1] % 2):
+            raise CheckpointRefused(
+                f"{name} has the shape {list(fused.shape)}, not [experts, .., ..]"
+            )
+        return fused
+
+    def _keep(self, name: str, tensor: mx.array, source: str) -> None:
+        self.tensors[name] = tensor
+        self.foreign_names[name] = self.own_name(source)
+
+
+def _refuse(key: str, what: str, value: Any) -> NoReturn:
+    raise CheckpointRefused(f"config.json: {key} must be {what}, not {str(value)[:80]!r}")
 
 
 def _scaling(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -240,9 +351,7 @@ def _scaling(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
 def layer_ids(value: Any, key: str) -> list[int]:
     """A list of layer numbers out of config.json."""
     if not isinstance(value, list) or not value or any(type(item) is not int for item in value):
-        raise CheckpointRefused(
-            f"config.json: {key} must be a list of layer numbers, not {value!r}"
-        )
+        _refuse(key, "a list of layer numbers", value)
     return value
 
 
@@ -258,8 +367,3 @@ def check_taps(taps: list[int], key: str, num_layers: int | None) -> tuple[int, 
                 f"embeddings){limit} (the last layer's state is normed in some captures, raw in others)"
             )
     return tuple(taps)
-
-
-def tensor_sizes(tensors: Mapping[str, mx.array]) -> int:
-    """Elements in all."""
-    return sum(array.size for array in tensors.values())

@@ -31,6 +31,39 @@ _RENAMES = [
     (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
     (r"\.mlp\.(shared_mlp|shared_experts)\.", ".mlp.shared_expert."),
 ]
+_EXPERTS = [
+    (r"\.mlp\.shared_expert\.", ".mlp.shared_mlp."),
+    (r"\.mlp\.gate\.", ".mlp.router.gate."),
+]
+_QWEN = [
+    (r"^eh_proj\.", "fc."),
+    (r"^enorm\.", "pre_fc_norm_embedding."),
+    (r"^hnorm\.", "pre_fc_norm_hidden."),
+    (r"^", "mtp."),
+]
+_MIMO = [
+    (r"^layers\.0\.", ""),
+    (r"^eh_proj\.", "input_proj."),
+    (r"^enorm\.", "token_layernorm."),
+    (r"^hnorm\.", "hidden_layernorm."),
+    (r"^norm\.", "final_layernorm."),
+]
+_OWN_NAMES = {
+    "angelspec": [(r"^norm\.", "final_layernorm."), (r"^layers\.0\.", "midlayer."), *_EXPERTS],
+    "hy3": [(r"^norm\.", "final_layernorm."), (r"^layers\.0\.", ""), *_EXPERTS],
+    "glm4": [
+        (r"^norm\.", "shared_head.norm."),
+        (r"^layers\.0\.", ""),
+        (r"\.expert_bias$", ".gate.e_score_correction_bias"),
+        (r"\.shared_expert\.", ".shared_experts."),
+    ],
+    "qwen3_next": _QWEN,
+    "qwen3_5": _QWEN,
+    "qwen3_mtp": _QWEN,
+    "mimo": [*_MIMO, (r"^", "model.mtp_layers.0.")],
+    "speculators": [*_MIMO, (r"^", "mtp_layers.0.")],
+}
+_OWN_NAMES["deepseek_v3"] = _OWN_NAMES["glm4"]
 _ZERO_CENTRED = ("qwen3_next", "qwen3_5")
 
 
@@ -43,6 +76,7 @@ def is_native(config: dict[str, Any]) -> bool:
     )
 
 
+_EXPERT_AXES = (("gate", 1), ("up", 1), ("down", 2))
 _COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 
@@ -50,7 +84,7 @@ def belongs(config: dict[str, Any]) -> Callable[[str], bool]:
     """Which of a target's tensors are its MTP layer's; the others need not be read."""
     part = config.get("text_config")
     part = part if isinstance(part, dict) else config
-    layer = part.get("num_hidden_layers")
+    layer = re.escape(str(part.get("num_hidden_layers")))
     pattern = re.compile(rf"(mtp\.|(model\.)?mtp_layers\.|model\.layers\.{layer}\.)")
     served = "qwen3_mtp" in str(config.get("model_type"))
     return lambda name: (
@@ -69,37 +103,39 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         CheckpointRefused: names the key or tensor that does not fit.
     """
     _keep_first_layer(foreign)
-    foreign.rename(_RENAMES, drop=_is_copy)
+    own = _OWN_NAMES.get(dialect, [])
+    if dialect in ("hy3", "glm4", "deepseek_v3"):
+        own = [*own, (r"^", f"model.layers.{foreign.integer('num_hidden_layers')}.")]
+    foreign.rename(_RENAMES, own, _is_copy)
     foreign.stack_experts()
     tensors = foreign.tensors
-    if not any(name.startswith("eh_proj.") for name in tensors):
+    if "eh_proj.weight" not in tensors:
         raise CheckpointRefused("the checkpoint holds no MTP layer: no tensor eh_proj.weight")
-    if dialect == "mimo":
+    if dialect == "mimo" and not foreign.matrix("eh_proj.weight")[1] % 2:
         hidden_half, embedding_half = mx.split(tensors["eh_proj.weight"], 2, axis=1)
         tensors["eh_proj.weight"] = mx.concatenate([embedding_half, hidden_half], axis=1)
-    if dialect in _ZERO_CENTRED:
+    zero_centred = _zero_centred(foreign, dialect)
+    if zero_centred:
         for name in tensors:
             if re.search(r"norm\.weight$", name):
                 tensors[name] = tensors[name] + 1
-    hidden = foreign.shape("norm.weight")[0]
+    hidden = foreign.hidden_size()
     latent = _latent(foreign) if any(".kv_a_proj" in name for name in tensors) else None
-    gated = dialect in _ZERO_CENTRED
     if latent:
         heads = kv_heads = foreign.integer("num_attention_heads")
         rotated = foreign.integer("qk_rope_head_dim")
         head_dim = latent.unrotated_dim + rotated
-        rope = foreign.rope(rotated)
+        # DeepSeek turns neighbours together, unless a configuration of transformers says otherwise.
+        rope = foreign.rope(rotated, interleaved=foreign.flag("rope_interleave") is not False)
     else:
-        heads, kv_heads, head_dim = foreign.attention(hidden)
-        heads = heads // 2 if gated else heads
+        heads, kv_heads, head_dim = foreign.attention(hidden, gated=zero_centred)
         rope = foreign.rope(head_dim)
     vocab = foreign.integer("vocab_size")
-    mixture = _mixture(foreign)
-    dense = "layers.0.mlp.gate_proj.weight"
+    mixture = _mixture(foreign, dialect)
     config = DrafterConfig(
         architecture="mtp",
         hidden_size=hidden,
-        intermediate_size=mixture.intermediate_size if mixture else foreign.rows(dense),
+        intermediate_size=mixture.intermediate_size if mixture else foreign.intermediate_size(),
         num_layers=foreign.num_layers(),
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -110,15 +146,21 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         draft_vocab_size=vocab,
         target_hidden_size=hidden,
         tap_layers=(),
-        target_layers=_target_layers(foreign, dialect),
-        qk_norm="layers.0.self_attn.q_norm.weight" in tensors,
-        qkv_bias="layers.0.self_attn.q_proj.bias" in tensors,
-        o_bias="layers.0.self_attn.o_proj.bias" in tensors,
+        target_layers=foreign.target_layers(
+            None
+            if dialect in ("angelspec", "speculators")
+            else foreign.integer("num_hidden_layers")
+        ),
+        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
+        qkv_bias=foreign.has(
+            ".q_proj.bias", ".k_proj.bias", ".v_proj.bias", "_a_proj.bias", "_mqa.bias"
+        ),
+        o_bias=foreign.has(".o_proj.bias"),
         chain=ChainConfig(
             feed_normed=dialect not in ("glm4", "deepseek_v3"),
             target_normed=_target_normed(foreign, dialect),
             zero_first_embedding=dialect not in (*_ZERO_CENTRED, "speculators"),
-            gated_attention=gated,
+            gated_attention=zero_centred,
             mixture=mixture,
             latent=latent,
         ),
@@ -127,9 +169,9 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
 
 
 def _is_copy(name: str) -> bool:
-    """Copies of the target's embedding and head, and tables that are computed."""
+    """Copies of the target's embedding and head."""
     copies = ("embed_tokens.weight", "lm_head.weight", "lm_head_weight", "shared_head.weight")
-    return name in copies or name.endswith("rotary_emb.inv_freq")
+    return name in copies
 
 
 def _keep_first_layer(foreign: Foreign) -> None:
@@ -146,12 +188,10 @@ def _keep_first_layer(foreign: Foreign) -> None:
         foreign.warnings.append("the checkpoint has several MTP layers; the first is used alone")
 
 
-def _target_layers(foreign: Foreign, dialect: str) -> int | None:
-    if foreign.target is not None and foreign.target.num_layers is not None:
-        return foreign.target.num_layers
-    if dialect in ("angelspec", "speculators"):
-        return None
-    return foreign.integer("num_hidden_layers")
+def _zero_centred(foreign: Foreign, dialect: str) -> bool:
+    """Norms of Qwen3-Next and 3.5 are stored less one, and their attention is gated."""
+    source = dialect if dialect != "speculators" else str(foreign.geometry.get("model_type"))
+    return source.startswith(_ZERO_CENTRED)
 
 
 def _target_normed(foreign: Foreign, dialect: str) -> bool:
@@ -185,24 +225,32 @@ def _latent(foreign: Foreign) -> LatentConfig:
     return LatentConfig(rank, unrotated, value, q_rank if type(q_rank) is int else None)
 
 
-def _mixture(foreign: Foreign) -> MixtureConfig | None:
-    router = "layers.0.mlp.gate.weight"
-    if router not in foreign.tensors:
+def _mixture(foreign: Foreign, dialect: str) -> MixtureConfig | None:
+    prefix = "layers.0.mlp."
+    if not foreign.has(prefix + "gate.weight", prefix + "switch_mlp.up_proj.weight"):
         return None
-    shared = "layers.0.mlp.shared_expert.gate_proj.weight"
-    biased = "layers.0.mlp.expert_bias" in foreign.tensors
+    shared = prefix + "shared_expert"
+    # A bias that is announced and missing must be refused, not done without.
+    biased = (
+        prefix + "expert_bias" in foreign.tensors
+        or bool(foreign.flag("moe_router_enable_expert_bias"))
+        or dialect in ("glm4", "deepseek_v3")
+    )
     sigmoid = biased or bool(foreign.flag("moe_router_use_sigmoid"))
+    experts = [(f"{prefix}switch_mlp.{part}_proj.weight", axis) for part, axis in _EXPERT_AXES]
     normalize = foreign.flag("route_norm", "norm_topk_prob")
     return MixtureConfig(
-        num_experts=foreign.rows(router),
+        num_experts=foreign.matrix(prefix + "gate.weight")[0],
         num_chosen=foreign.integer("num_experts_per_tok"),
-        intermediate_size=foreign.shape("layers.0.mlp.switch_mlp.up_proj.weight")[1],
+        intermediate_size=foreign.common(*experts),
         router="sigmoid" if sigmoid else "softmax",
         selection_bias=biased,
         normalize=True if normalize is None else normalize,
         scale=foreign.number("router_scaling_factor", "routed_scaling_factor", default=1.0),
         num_groups=foreign.integer("n_group", default=1),
         num_groups_kept=foreign.integer("topk_group", default=1),
-        shared_size=foreign.rows(shared) if shared in foreign.tensors else None,
-        shared_gate="layers.0.mlp.shared_expert_gate.weight" in foreign.tensors,
+        shared_size=foreign.intermediate_size(shared)
+        if any(name.startswith(shared) for name in foreign.tensors)
+        else None,
+        shared_gate=shared + "_gate.weight" in foreign.tensors,
     )

@@ -8,7 +8,12 @@ print(model.generate("Why is the sky blue?").text)
 
 from __future__ import annotations
 
+from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
+
+# In the root of a checkout Python finds the folder localspec/ before the installed package, which alone
+# knows that models/ and converters/ belong to it.
+__path__ = extend_path(__path__, __name__)
 
 from localspec import _blas
 
