@@ -97,8 +97,8 @@ def translate(foreign: Foreign, dialect: str) -> Result:
         qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
         qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
         o_bias=foreign.has(".o_proj.bias"),
-        own_embedding="embed_tokens.weight" in tensors,
-        own_head="lm_head.weight" in tensors,
+        own_embedding=hidden != target_hidden,
+        own_head=reduced or hidden != target_hidden,
         embedding_scale=foreign.number("input_embedding_scale", default=1.0),
         logit_scale=foreign.number("output_multiplier", default=1.0),
         logit_softcap=foreign.number("final_logit_softcapping", default=0.0) or None,
@@ -192,12 +192,10 @@ def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, .
             # speculators appends L for the verifier's last state, which does not feed the drafter.
             ids = [index - 1 for index in ids if count is None or index != count]
             width = foreign.integer("target_hidden_size", default=foreign.hidden_size())
-            if count is None and "fc.weight" in foreign.tensors and len(ids) > 1:
-                if foreign.matrix("fc.weight")[1] == (len(ids) - 1) * width:
-                    foreign.warnings.append(
-                        f"{key} ends with {ids[-1] + 1}, which fc does not read"
-                    )
-                    ids = ids[:-1]
+            fc = foreign.tensors.get("fc.weight", mx.zeros(1))
+            if count is None and fc.shape[1:] == ((len(ids) - 1) * width,):
+                foreign.warnings.append(f"{key} ends with {ids[-1] + 1}, which fc does not read")
+                ids = ids[:-1]
         return check_taps(ids, key, count), count
     if count is None:
         raise CheckpointRefused("config.json has no target_layer_ids, and the target is not known")
@@ -277,13 +275,13 @@ def _markov(foreign: Foreign) -> MarkovConfig | None:
     elif foreign.has("markov_head.joint_proj.weight", "markov_head.joint_proj.bias"):
         kind = "rnn"
     said = foreign.find("markov_head_type")
-    if said is not None and said != kind and said in ("vanilla", "gated", "rnn"):
+    if said not in (None, kind):
         raise CheckpointRefused(
             f"config.json: markov_head_type is {said!r}, but the tensors are those of '{kind}'"
         )
     says = foreign.integer("markov_rank", "dspark_markov_rank", default=0)
     return MarkovConfig(
-        kind, foreign.common(("markov_w1.weight", 1), ("markov_w2.weight", 1), says=says)
+        kind, foreign.common(("markov_w1.weight", 1), ("markov_w2.weight", 1), says=(says,))
     )
 
 

@@ -68,7 +68,7 @@ _NATIVE = {
 
 
 _MARKS: tuple[tuple[re.Pattern[str], Family], ...] = (
-    (re.compile(r"\b(eh_proj|pre_fc_norm_hidden|hidden_layernorm)\."), "mtp"),
+    (re.compile(r"\b(eh_proj|enorm|hnorm|pre_fc_norm_hidden|hidden_layernorm)\."), "mtp"),
     (re.compile(r"\b(midlayer|layers\.0\.hidden_norm)\."), "eagle3"),
     (re.compile(r"\b(context_proj|markov_head|hidden_correction)\.|_proj_target\."), "block"),
 )

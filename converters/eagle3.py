@@ -65,8 +65,8 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
         qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
         o_bias=foreign.has(".o_proj.bias"),
-        own_embedding="embed_tokens.weight" in tensors,
-        own_head="lm_head.weight" in tensors,
+        own_embedding="embed_tokens.weight" in tensors or hidden != target_hidden,
+        own_head="lm_head.weight" in tensors or hidden != target_hidden or draft_vocab < vocab,
         chain=ChainConfig(
             feed_normed=_feed_normed(foreign, dialect),
             norm_before_residual=_norm_before_residual(foreign, dialect),
@@ -90,8 +90,9 @@ def mapped_vocabulary(foreign: Foreign, vocab: int) -> int:
     """
     tensors = foreign.tensors
     t2d = tensors.pop("t2d", None)
-    mapped = tensors.get("d2t", mx.zeros(vocab if 0 < vocab <= _MAX_VOCAB else 1)).size
-    size = foreign.integer("draft_vocab_size", default=mapped)
+    size = foreign.integer(
+        "draft_vocab_size", default=tensors["d2t"].size if "d2t" in tensors else vocab
+    )
     if "d2t" not in tensors:
         if size < vocab:
             raise CheckpointRefused(

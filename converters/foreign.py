@@ -173,12 +173,12 @@ class Foreign:
             raise CheckpointRefused(f"{name} has the shape {list(shape)}, but must be a matrix")
         return shape[0], shape[1]
 
-    def common(self, *places: tuple[str, int], says: int | None = None) -> int:
+    def common(self, *places: tuple[str, int], says: tuple[int, ...] = ()) -> int:
         """The size that most tensors have, so that it is the odd one out that is refused.
 
         Args:
             places: ends of tensors' names, each with the axis that has the size.
-            says: what the configuration says, which counts like one tensor.
+            says: what else says it, such as the configuration; counts like a tensor; 0: nothing.
         """
         sizes = [
             tensor.shape[axis]
@@ -187,14 +187,17 @@ class Foreign:
             if name.endswith(end) and tensor.ndim > axis
         ]
         if not sizes:
-            raise CheckpointRefused(f"the checkpoint has no tensor {places[0][0].lstrip('.')}")
-        return Counter([*sizes, says] if says else sizes).most_common(1)[0][0]
+            first = places[0][0]
+            raise CheckpointRefused(
+                f"the checkpoint has no tensor {'layers.0' if first[0] == '.' else ''}{first}"
+            )
+        return Counter([*filter(None, says), *sizes]).most_common(1)[0][0]
 
     def hidden_size(self) -> int:
         return self.common(
             (".input_layernorm.weight", 0),
             (".post_attention_layernorm.weight", 0),
-            says=self.integer("hidden_size", default=0),
+            says=(self.integer("hidden_size", default=0),),
         )
 
     def intermediate_size(self, part: str = ".mlp") -> int:
@@ -228,12 +231,15 @@ class Foreign:
         """Heads, key/value heads and head_dim, by shapes before configuration."""
         said = self.integer("num_attention_heads", default=0)
         dims = self.integer("head_dim", default=hidden // said if said > 0 else 0)
-        # Not q_proj's rows where it holds a gate too.
-        queries = () if gated else ((".self_attn.q_proj.weight", 0),)
-        rows = self.common((".self_attn.o_proj.weight", 1), *queries, says=said * dims)
-        key_rows = self.common((".self_attn.k_proj.weight", 0), (".self_attn.v_proj.weight", 0))
+        query_rows = self.common((".self_attn.q_proj.weight", 0)) // (2 if gated else 1)
+        rows = self.common((".self_attn.o_proj.weight", 1), says=(query_rows, said * dims))
+        key_rows = self.common(
+            (".self_attn.k_proj.weight", 0),
+            (".self_attn.v_proj.weight", 0),
+            says=(self.integer("num_key_value_heads", default=said) * dims,),
+        )
         if self.has(*_HEAD_NORMS):
-            head_dim = self.common(*((norm, 0) for norm in _HEAD_NORMS), says=dims)
+            head_dim = self.common(*((norm, 0) for norm in _HEAD_NORMS), says=(dims,))
         else:
             head_dim = rows // said if said > 0 else dims
         if head_dim < 1 or rows % head_dim or key_rows % head_dim:

@@ -32,8 +32,8 @@ _RENAMES = [
     (r"\.mlp\.(shared_mlp|shared_experts)\.", ".mlp.shared_expert."),
 ]
 _EXPERTS = [
-    (r"\.mlp\.shared_expert\.", ".mlp.shared_mlp."),
-    (r"\.mlp\.gate\.", ".mlp.router.gate."),
+    (r"\bmlp\.shared_expert\.", "mlp.shared_mlp."),
+    (r"\bmlp\.gate\.", "mlp.router.gate."),
 ]
 _QWEN = [
     (r"^eh_proj\.", "fc."),
@@ -49,7 +49,12 @@ _MIMO = [
     (r"^norm\.", "final_layernorm."),
 ]
 _OWN_NAMES = {
-    "angelspec": [(r"^norm\.", "final_layernorm."), (r"^layers\.0\.", "midlayer."), *_EXPERTS],
+    "angelspec": [
+        (r"^norm\.", "final_layernorm."),
+        (r"^layers\.0\.", "midlayer."),
+        *_EXPERTS,
+        (r"switch_mlp\.(\w+)\.weight$", r"experts_\1"),
+    ],
     "hy3": [(r"^norm\.", "final_layernorm."), (r"^layers\.0\.", ""), *_EXPERTS],
     "glm4": [
         (r"^norm\.", "shared_head.norm."),
@@ -238,9 +243,12 @@ def _mixture(foreign: Foreign, dialect: str) -> MixtureConfig | None:
     )
     sigmoid = biased or bool(foreign.flag("moe_router_use_sigmoid"))
     experts = [(f"{prefix}switch_mlp.{part}_proj.weight", axis) for part, axis in _EXPERT_AXES]
+    has_shared = any(name.startswith(shared) for name in foreign.tensors)
     normalize = foreign.flag("route_norm", "norm_topk_prob")
     return MixtureConfig(
-        num_experts=foreign.matrix(prefix + "gate.weight")[0],
+        num_experts=foreign.common(
+            (prefix + "gate.weight", 0), *((name, 0) for name, _ in experts)
+        ),
         num_chosen=foreign.integer("num_experts_per_tok"),
         intermediate_size=foreign.common(*experts),
         router="sigmoid" if sigmoid else "softmax",
@@ -249,8 +257,7 @@ def _mixture(foreign: Foreign, dialect: str) -> MixtureConfig | None:
         scale=foreign.number("router_scaling_factor", "routed_scaling_factor", default=1.0),
         num_groups=foreign.integer("n_group", default=1),
         num_groups_kept=foreign.integer("topk_group", default=1),
-        shared_size=foreign.intermediate_size(shared)
-        if any(name.startswith(shared) for name in foreign.tensors)
-        else None,
-        shared_gate=shared + "_gate.weight" in foreign.tensors,
+        shared_size=foreign.intermediate_size(shared) if has_shared else None,
+        shared_gate=has_shared
+        and (foreign.has("shared_expert_gate.weight") or _zero_centred(foreign, dialect)),
     )

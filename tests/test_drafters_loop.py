@@ -178,5 +178,5 @@ def test_memory_grows_by_the_caches_alone(llama: Target, architecture: str) -> N
     assert generation.stats.rounds < 1900
     grown, expected = (after - before for before, after in zip(*marks, strict=True))
     assert expected > 300_000, "the caches do grow"
-    # Far less than one array left behind by each round, which holds at least four bytes.
-    assert grown <= expected + 4096, (grown, expected)
+    # Less than the smallest array, of four bytes, left behind by each of the hundreds of rounds.
+    assert grown <= expected + 1024, (grown, expected)

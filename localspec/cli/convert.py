@@ -66,14 +66,18 @@ def convert(
     from localspec import catalog
     from localspec.converters.convert import convert as import_drafter
     from localspec.converters.foreign import Options, TargetFacts
+    from localspec.converters.reading import read_config
     from localspec.drafter_catalog import find_checkpoint
     from localspec.engine.loading import load_target
 
     found = find_checkpoint(source, notify=status.say)
     facts, model = None, None
     if target is not None:
-        model = load_target(catalog.resolve_model(target, notify=status.say))
-        facts = TargetFacts(model.hidden_size, model.vocab_size, model.num_layers)
+        folder = catalog.resolve_model(target, notify=status.say)
+        facts = TargetFacts.of_config(read_config(folder))
+        if check or facts is None:
+            model = load_target(folder)
+            facts = TargetFacts(model.hidden_size, model.vocab_size, model.num_layers)
     options = Options(
         dialect=dialect,
         layout=layout,  # type: ignore[arg-type]
@@ -81,8 +85,10 @@ def convert(
         target_normed=target_normed,
         norm_before_residual=norm_before_residual,
     )
-    destination = output or Path(found.stem if found.is_file() else found.name + "-localspec")
-    report = import_drafter(found, destination, target=facts, bits=bits, options=options)
+    # Not the path found: in the Hub's cache its last part is a commit.
+    name = Path(source).stem if found.is_file() else Path(source).absolute().name
+    destination = output or Path(f"{name}-localspec")
+    report = import_drafter(found, destination, target=facts, bits=bits, options=options, name=name)
     agreements: dict[str, float] = {}
     if check and model is not None:
         from localspec.lab.readings import compare_readings
