@@ -47,6 +47,8 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         tensors.pop("embed_tokens.weight", None)
         if dialect == "deepspec":
             tensors.pop("lm_head.weight", None)
+        elif draft_vocab == vocab and "lm_head.weight" not in tensors:
+            foreign.warnings.append("the checkpoint has no lm_head.weight; the target's is used")
     config = DrafterConfig(
         architecture="eagle3",
         hidden_size=hidden,

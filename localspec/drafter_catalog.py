@@ -43,7 +43,9 @@ def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = N
     if not (folder / CONFIG_FILE).is_file():
         if notify:
             notify(f"importing {name} (once)")
-        converted = translate(source, target=target, options=Options())
+        converted = translate(
+            source, target=target, options=Options(), name=name.rstrip("/").rpartition("/")[2]
+        )
         if notify:
             for warning in converted.report.warnings:
                 notify(f"{name}: {warning}")

@@ -132,10 +132,11 @@ def load_config(folder: Path) -> DrafterConfig:
 
 def save(config: DrafterConfig, tensors: Mapping[str, mx.array], folder: Path) -> None:
     """Write a drafter's two files into an existing folder; the same input gives the same bytes."""
-    text = json.dumps(config.to_json(), indent=2) + "\n"
-    (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     ordered = {name: tensors[name] for name in sorted(tensors)}
     mx.save_safetensors(str(folder / WEIGHTS_FILE), ordered, {"format": "mlx"})
+    # Last, so that a folder half written does not load.
+    text = json.dumps(config.to_json(), indent=2) + "\n"
+    (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
 
 
 def quantize(

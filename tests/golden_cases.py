@@ -27,12 +27,7 @@ def case_folders(kind: str = "") -> list[Path]:
     roots = [Path(__file__).parent / "golden"]
     if extra := os.environ.get("LOCALSPEC_GOLDEN"):
         roots.append(Path(extra))
-    found = {
-        path.parent.name: path.parent
-        for root in roots
-        for path in (root / kind).glob("*/case.json")
-    }
-    return [found[name] for name in sorted(found)]
+    return sorted(path.parent for root in roots for path in (root / kind).glob("*/case.json"))
 
 
 @dataclass(frozen=True)
