@@ -301,7 +301,10 @@ class TextStream:
                     self._finish("stop", event.stats)
                     return
             elif isinstance(event, Finished):
-                text, stopped = stops.push(detokenizer.finish())
+                rest = detokenizer.finish()
+                # A limit may cut a character in two; what is there of it is no text.
+                rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
+                text, stopped = stops.push(rest)
                 text += "" if stopped else stops.flush()
                 self._text.append(text)
                 if text:

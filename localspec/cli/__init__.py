@@ -30,7 +30,28 @@ app.add_typer(models.app, name="models")
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    _open_standard_streams()
+    code = run(sys.argv[1:])
+    if code:
+        _discard_output()
+    sys.exit(code)
+
+
+def _open_standard_streams() -> None:
+    """Else a file opened later gets the number of a closed one, and MLX takes 0 for failure."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _discard_output() -> None:
+    """Python flushes standard output once more when it ends, and must not fail then."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run(arguments: list[str]) -> int:
@@ -39,8 +60,7 @@ def run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="localspec", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except ReaderGone:
-        # Python flushes standard output once more when it ends, and must not fail then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
     except KeyboardInterrupt:
         return 130
@@ -52,7 +72,11 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except typer.Abort:
         return 130
+    except OSError as error:
+        _complain(f"{error.filename or 'writing'}: {error.strerror or error}")
+        return 1
 
 
 def _complain(message: str) -> None:
-    print("localspec: " + " ".join(message.split()), file=sys.stderr)
+    if sys.stderr is not None:
+        print("localspec: " + " ".join(message.split()), file=sys.stderr)

@@ -115,7 +115,12 @@ def _whole_prompt(argument: str | None) -> str:
     parts = [part for part in (piped.rstrip("\n"), argument) if part]
     if not parts:
         raise UsageError("there is no prompt; give it as an argument or on standard input")
-    return "\n\n".join(parts)
+    whole = "\n\n".join(parts)
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise UsageError("the prompt is not valid UTF-8 text") from None
+    return whole
 
 
 def _parse_width(width: str) -> int | None:
