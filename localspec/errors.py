@@ -6,6 +6,7 @@ LocalspecError
 ├── ModelRefused          a target that cannot be supported, with the reason
 ├── CheckpointRefused     a checkpoint file or folder that cannot be imported right
 ├── DrafterMismatch       a drafter that does not fit the target it is bound to
+├── TrainingError         a training run that cannot go on, with the reason
 └── ContextOverflow       a prompt that does not fit the context length
 """
 
@@ -55,3 +56,7 @@ class ContextOverflow(LocalspecError):
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
+
+
+class TrainingError(LocalspecError):
+    """A training run cannot go on; the sentence says why and what is kept."""

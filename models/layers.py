@@ -19,6 +19,9 @@ from localspec.models.config import DrafterConfig, LatentConfig, MixtureConfig
 Mask = mx.array | str | None
 """Which keys a query sees: booleans [n, keys]; "causal": up to its own row; None: all."""
 
+Position = int | mx.array
+"""The rotary position of the first row: the same for the whole batch, or [B]."""
+
 _STEP = 256
 _LATENT_NORM_EPS = 1e-6
 
@@ -120,17 +123,21 @@ class Attention(nn.Module):
             self.v_proj_target = nn.Linear(context_size, key_size, bias=config.qkv_bias)
         self.rope = rope(config)
 
-    def keys_values(self, x: mx.array, position: int) -> tuple[mx.array, mx.array]:
+    def keys_values(self, x: mx.array, position: Position) -> tuple[mx.array, mx.array]:
         """Of rows [B, n, input] at positions from `position`: each [B, Hkv, n, hd]."""
         return self._heads(self.k_proj(x), self.v_proj(x), position)
 
-    def context_keys_values(self, context: mx.array, position: int) -> tuple[mx.array, mx.array]:
+    def context_keys_values(
+        self, context: mx.array, position: Position
+    ) -> tuple[mx.array, mx.array]:
         """Of context rows [B, n, context], likewise."""
         if not self.own_context:
             return self.keys_values(context, position)
         return self._heads(self.k_proj_target(context), self.v_proj_target(context), position)
 
-    def _heads(self, keys: mx.array, values: mx.array, position: int) -> tuple[mx.array, mx.array]:
+    def _heads(
+        self, keys: mx.array, values: mx.array, position: Position
+    ) -> tuple[mx.array, mx.array]:
         batch, num_rows, _ = keys.shape
         keys = keys.reshape(batch, num_rows, -1, self.head_dim)
         if self.qk_norm:
@@ -139,23 +146,30 @@ class Attention(nn.Module):
         return self.rope(keys.transpose(0, 2, 1, 3), offset=position), values
 
     def __call__(
-        self, x: mx.array, position: int, keys: mx.array, values: mx.array, mask: Mask = None
+        self, x: mx.array, position: Position, keys: mx.array, values: mx.array, mask: Mask = None
     ) -> mx.array:
         """Rows [B, n, input] at positions from `position` look at keys and values -> [B, n, D]."""
         batch, num_rows, _ = x.shape
-        queries = self.q_proj(x).reshape(batch, num_rows, self.num_heads, -1)
-        if self.gated:
-            queries, gate = mx.split(queries, 2, axis=-1)
-        if self.qk_norm:
-            queries = self.q_norm(queries)
-        queries = self.rope(queries.transpose(0, 2, 1, 3), offset=position)  # [B, H, n, hd]
+        queries, gate = self.queries(x, position)
         out = mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=self.scale, mask=mask
         )
-        out = out.transpose(0, 2, 1, 3).reshape(batch, num_rows, -1)
+        return self.output(out.transpose(0, 2, 1, 3).reshape(batch, num_rows, -1), gate)
+
+    def queries(self, x: mx.array, position: Position) -> tuple[mx.array, mx.array | None]:
+        """Of rows [B, n, input], likewise: [B, H, n, hd]; and the gate [B, n, H*hd], if gated."""
+        batch, num_rows, _ = x.shape
+        queries, gate = self.q_proj(x).reshape(batch, num_rows, self.num_heads, -1), None
         if self.gated:
-            out = out * mx.sigmoid(gate.reshape(batch, num_rows, -1))
-        return self.o_proj(out)
+            queries, gate = mx.split(queries, 2, axis=-1)
+            gate = gate.reshape(batch, num_rows, -1)
+        if self.qk_norm:
+            queries = self.q_norm(queries)
+        return self.rope(queries.transpose(0, 2, 1, 3), offset=position), gate
+
+    def output(self, mixed: mx.array, gate: mx.array | None) -> mx.array:
+        """Mixed values [.., H*hd] -> [.., D]."""
+        return self.o_proj(mixed if gate is None else mixed * mx.sigmoid(gate))
 
 
 class LatentAttention(nn.Module):

@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from localspec.cli import convert, doctor, generate, models
+from localspec.cli import convert, doctor, generate, models, train
 from localspec.cli.output import ReaderGone
 from localspec.errors import LocalspecError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("convert")(convert.convert)
+app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
 

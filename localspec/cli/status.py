@@ -31,7 +31,15 @@ class Status:
         """Rewrite the line, once it has been quiet long enough for someone to wonder."""
         if not self._live or time.monotonic() - self._started < _QUIET_S:
             return
-        line = f"{what}: {done} of {total} tokens"
+        self.rewrite(f"{what}: {done} of {total} tokens")
+
+    @property
+    def live(self) -> bool:
+        """Whether lines can be rewritten."""
+        return self._live
+
+    def rewrite(self, line: str) -> None:
+        """Replace the rewritten line; for a terminal."""
         self._stream.write("\r" + line.ljust(self._drawn))
         self._stream.flush()
         self._drawn = len(line)

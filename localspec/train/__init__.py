@@ -1,0 +1,1 @@
+"""Training: a corpus from the target itself, objectives, the trainer and its checkpoints."""

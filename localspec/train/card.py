@@ -1,0 +1,87 @@
+"""What a trained drafter says of itself, for people and for the loader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec.errors import CheckpointRefused
+
+CARD_FILE = "README.md"
+TRAINING_FILE = "training.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """How a drafter was trained.
+
+    Attributes:
+        architecture: of the drafter.
+        target, target_fingerprint: the target's name, and what tells it from others.
+        corpus: `self`, or the files that prompts came from.
+        corpus_tokens: answered by the target.
+        tokens, steps: trained on, repeats counted.
+        objective: the loss.
+        width: drafts a round in training and in the figures below.
+        held_out_prompts: how many prompts the figures are from.
+        accepted_length, accepted_length_by_kind: greedy, of the drafter as it is stored.
+    """
+
+    architecture: str
+    target: str
+    target_fingerprint: str
+    corpus: list[str]
+    corpus_tokens: int
+    tokens: int
+    steps: int
+    objective: str
+    width: int
+    held_out_prompts: int
+    accepted_length: float
+    accepted_length_by_kind: dict[str, float]
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    def write(self, folder: Path) -> None:
+        """Write the two files into a drafter's folder."""
+        text = json.dumps(self.as_dict(), indent=2) + "\n"
+        (folder / TRAINING_FILE).write_text(text, encoding="utf-8")
+        (folder / CARD_FILE).write_text(self._prose(), encoding="utf-8")
+
+    def _prose(self) -> str:
+        kinds = [f"- {kind}: {x:.2f}" for kind, x in self.accepted_length_by_kind.items()]
+        lines = [
+            f"# {self.architecture} for {self.target}",
+            "",
+            f"A {self.architecture} drafter that `localspec train` made for {self.target}.",
+            "",
+            f"- corpus: {', '.join(self.corpus)}; {self.corpus_tokens:,} tokens answered by the target",
+            f"- trained on {self.tokens:,} tokens, repeats counted, in {self.steps:,} steps",
+            f"- objective: {self.objective}",
+            f"- target: {self.target_fingerprint}",
+            "",
+            f"Accepted length on {self.held_out_prompts} held-out prompts, greedy, {self.width} drafts "
+            f"a round: {self.accepted_length:.2f}.",
+            "",
+            *kinds,
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def trained_for(folder: Path) -> str | None:
+    """The fingerprint of the target that a drafter was trained for; None: its folder does not say.
+
+    Raises:
+        CheckpointRefused: the file that says so is broken.
+    """
+    path = folder / TRAINING_FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))["target_fingerprint"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointRefused(f"{path} is broken: {error}") from error
+    return str(value)

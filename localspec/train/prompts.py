@@ -1,0 +1,114 @@
+"""Prompts to train on: read from files, kept apart from the held-out ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import UsageError
+
+OTHER = "other"
+_SHINGLE_WORDS = 5
+_TOO_SIMILAR = 0.5
+_TEMPLATE_SHARE = 0.01
+_HELD_OUT_SHARE = 1 / 24
+_MOST_HELD_OUT = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A user's text and its kind, such as `code`."""
+
+    text: str
+    kind: str = OTHER
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Read a JSONL file of objects with `prompt` and, if it is known, `kind`.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is no such object, with its number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as text: {error}") from error
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            text, kind = value["prompt"], value.get("kind", OTHER)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            text = kind = None
+        if not isinstance(text, str) or not isinstance(kind, str) or not text.strip():
+            raise UsageError(f"{path}, line {number}: expected a JSON object with a text 'prompt'")
+        prompts.append(Prompt(text, kind))
+    if not prompts:
+        raise UsageError(f"{path} holds no prompts")
+    return prompts
+
+
+def split_held_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
+    """Training prompts, and a few of every kind that are held out of training.
+
+    The choice hangs on the texts alone, so that it is the same however often it is made. What is
+    nearly a held-out prompt is in neither.
+    """
+    held_out: list[Prompt] = []
+    kinds = sorted({prompt.kind for prompt in prompts})
+    for kind in kinds:
+        unique = {prompt.text: prompt for prompt in prompts if prompt.kind == kind}
+        ranked = sorted(unique.values(), key=lambda prompt: _digest(prompt.text))
+        count = round(len(ranked) * _HELD_OUT_SHARE)
+        held_out += ranked[: min(count, _MOST_HELD_OUT // len(kinds))]
+    return without_duplicates(prompts, held_out), held_out
+
+
+def without_duplicates(prompts: Iterable[Prompt], held_out: Sequence[Prompt]) -> list[Prompt]:
+    """The prompts, each once, without those that are nearly a held-out one.
+
+    Two texts are nearly the same if they share half of the shorter one's runs of five words. Runs
+    that many prompts have are a template and do not count.
+    """
+    unique = list({" ".join(_words(p.text)): p for p in prompts}.values())
+    shingles = {prompt.text: _shingles(prompt.text) for prompt in [*unique, *held_out]}
+    frequency = Counter(shingle for found in shingles.values() for shingle in found)
+    most = max(4, int(_TEMPLATE_SHARE * len(shingles)))
+    holders: dict[str, list[int]] = {}
+    telling = []
+    for index, prompt in enumerate(held_out):
+        telling.append({s for s in shingles[prompt.text] if frequency[s] <= most})
+        for shingle in telling[-1]:
+            holders.setdefault(shingle, []).append(index)
+    held_texts = {" ".join(_words(prompt.text)) for prompt in held_out}
+
+    def near(prompt: Prompt) -> bool:
+        own = {s for s in shingles[prompt.text] if frequency[s] <= most}
+        shared = Counter(index for shingle in own for index in holders.get(shingle, ()))
+        return any(
+            count >= _TOO_SIMILAR * min(len(own), len(telling[index]))
+            for index, count in shared.items()
+        )
+
+    return [p for p in unique if " ".join(_words(p.text)) not in held_texts and not near(p)]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _shingles(text: str) -> set[str]:
+    words = _words(text)
+    last = max(1, len(words) - _SHINGLE_WORDS + 1)
+    return {" ".join(words[start : start + _SHINGLE_WORDS]) for start in range(last)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
