@@ -39,7 +39,7 @@ def block_loss(
     previous = mx.take_along_axis(batch.tokens, flat, axis=1).reshape(at.shape)
     labels = vocabulary.index[mx.take_along_axis(batch.tokens, flat + 1, axis=1)].reshape(-1)
     teacher = vocabulary.logits(rows_at(batch.final, flat))  # [N, K]
-    logits, confidence = _logits(drafter, hidden, previous, vocabulary)
+    logits, confidence = block_logits(drafter, hidden, previous, vocabulary)
     weights = mx.where(there, mx.exp(-mx.arange(num_drafts) / decay), 0.0)
     loss, _, acceptance = draft_loss(logits, teacher, labels, weights.reshape(-1))
     if confidence is not None:
@@ -106,7 +106,7 @@ def _layer(layer: DecoderLayer, x: mx.array, context: mx.array, anchors: mx.arra
     return x + layer.mlp(layer.post_attention_layernorm(x))
 
 
-def _logits(
+def block_logits(
     drafter: BlockDrafter, hidden: mx.array, previous: mx.array, vocabulary: Vocabulary
 ) -> tuple[mx.array, mx.array | None]:
     """Logits [N, K] after the head, fed the true tokens before; confidence [B, A, w] if any."""

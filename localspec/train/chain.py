@@ -7,6 +7,8 @@ pairs up to k positions back and then its own earlier steps, as in drafting.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import mlx.core as mx
 
 from localspec.models.chain import ChainDrafter
@@ -26,33 +28,14 @@ def chain_loss(
     Returns:
         The loss, and the share of first drafts that are the target's likeliest token; scalars.
     """
-    (layer,) = drafter.layers
-    attention = layer.self_attn
     num_pairs = batch.tokens.shape[1] - 2
-    next_tokens = batch.tokens[:, 1 : num_pairs + 1]
-    embeddings = drafter.scaled_embed(next_tokens)
-    if drafter.chain.zero_first_embedding:
-        first = mx.arange(num_pairs)[:, None] == 0
-        embeddings = mx.where(first, mx.zeros_like(embeddings), embeddings)
-    states = drafter.target_states(batch.taps[:, :num_pairs])
-    keys: list[mx.array] = []
-    values: list[mx.array] = []
     places = mx.arange(num_pairs)
     # Pair j says token j+2, which the target says from its state at j+1.
     at = mx.broadcast_to(places + 1, (batch.tokens.shape[0], num_pairs))
     teacher = vocabulary.logits(rows_at(batch.final, at))
     labels = vocabulary.index[batch.tokens[:, 2:]].reshape(-1)
     loss, agreement, total = mx.array(0.0), mx.array(0.0), 0.0
-    for step in range(num_steps):
-        normed, residual = drafter.fuse(embeddings, states)
-        step_keys, step_values = attention.keys_values(normed, 0)
-        keys.append(step_keys)
-        values.append(step_values)
-        queries, gate = attention.queries(normed, 0)
-        mixed = _look_back(queries * attention.scale, keys, values)
-        x = residual + attention.output(mixed, gate)
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-        hidden = drafter.norm(x)
+    for step, hidden in enumerate(unrolled(drafter, batch, num_steps)):
         logits = vocabulary_logits(drafter, hidden.reshape(-1, hidden.shape[-1]), vocabulary)
         # The chain starts at an anchor of the answer, `step` pairs before.
         there = (places >= batch.answers[:, None] - 2 + step) & (
@@ -64,9 +47,33 @@ def chain_loss(
             agreement = share
         loss = loss + STEP_DECAY**step * step_loss
         total += STEP_DECAY**step
-        fed = hidden if drafter.chain.feed_normed else x
-        states = _back(fed, 1)
     return loss / total, agreement
+
+
+def unrolled(drafter: ChainDrafter, batch: Batch, num_steps: int) -> Iterator[mx.array]:
+    """States after the final norm of step 0, 1, …: each [B, S - 2, D], row j for pair j."""
+    (layer,) = drafter.layers
+    attention = layer.self_attn
+    num_pairs = batch.tokens.shape[1] - 2
+    embeddings = drafter.scaled_embed(batch.tokens[:, 1 : num_pairs + 1])
+    if drafter.chain.zero_first_embedding:
+        first = mx.arange(num_pairs)[:, None] == 0
+        embeddings = mx.where(first, mx.zeros_like(embeddings), embeddings)
+    states = drafter.target_states(batch.taps[:, :num_pairs])
+    keys: list[mx.array] = []
+    values: list[mx.array] = []
+    for _ in range(num_steps):
+        normed, residual = drafter.fuse(embeddings, states)
+        step_keys, step_values = attention.keys_values(normed, 0)
+        keys.append(step_keys)
+        values.append(step_values)
+        queries, gate = attention.queries(normed, 0)
+        mixed = _look_back(queries * attention.scale, keys, values)
+        x = residual + attention.output(mixed, gate)
+        x = x + layer.mlp(layer.post_attention_layernorm(x))
+        hidden = drafter.norm(x)
+        yield hidden
+        states = _back(hidden if drafter.chain.feed_normed else x, 1)
 
 
 def vocabulary_logits(drafter: ChainDrafter, hidden: mx.array, vocabulary: Vocabulary) -> mx.array:

@@ -25,9 +25,9 @@ SELF = "self"
 _BATCH = 64
 _JOINING = 24
 _SHARD = 64
-_MAX_ANSWER = 384
+_MAX_ANSWER = 256
 _MAX_WRITTEN_PROMPT = 192
-_MAX_PROMPT = 512
+_MAX_PROMPT = 384
 
 Enough = Callable[[int], bool]
 
@@ -83,6 +83,11 @@ class _Job:
     kind: str | None
     sampled: bool
     tokens: list[int] = field(default_factory=list)
+    ended: bool = False
+
+    @property
+    def limit(self) -> int:
+        return _MAX_WRITTEN_PROMPT if self.kind is None else _MAX_ANSWER
 
     @property
     def key(self) -> tuple[tuple[int, ...], bool]:
@@ -178,17 +183,19 @@ class RolloutWriter:
 
     def _run(self, jobs: Iterator[_Job]) -> Iterator[Rollout]:
         batch = BatchGenerator(
-            self._target.model,
-            stop_tokens=[[token] for token in sorted(self._stop_ids)],
-            completion_batch_size=_BATCH,
-            prefill_batch_size=_JOINING,
+            self._target.model, completion_batch_size=_BATCH, prefill_batch_size=_BATCH
         )
         running: dict[int, _Job] = {}
+        ended: list[int] = []
         waiting: list[_Job] = []
         try:
             while True:
-                # Whoever joins makes all caches move, so they join many at a time.
-                if len(running) <= _BATCH - _JOINING:
+                # Whoever leaves or joins makes all caches move, so they do it many at a time.
+                if len(running) - len(ended) <= _BATCH - _JOINING:
+                    batch.remove(ended)
+                    for uid in ended:
+                        del running[uid]
+                    ended.clear()
                     while len(running) < _BATCH:
                         job = waiting.pop() if waiting else next(jobs, None)
                         if job is None:
@@ -198,10 +205,13 @@ class RolloutWriter:
                     return
                 for response in batch.next_generated():
                     job = running[response.uid]
-                    job.tokens.append(response.token)
-                    if response.finish_reason is None:
+                    if job.ended:
                         continue
-                    del running[response.uid]
+                    job.tokens.append(response.token)
+                    if response.token not in self._stop_ids and len(job.tokens) < job.limit:
+                        continue
+                    job.ended = True
+                    ended.append(response.uid)
                     if job.kind is None:
                         waiting += self._answers(job)
                     else:
@@ -212,10 +222,10 @@ class RolloutWriter:
             batch.close()
 
     def _insert(self, batch: BatchGenerator, job: _Job) -> int:
-        limit = _MAX_WRITTEN_PROMPT if job.kind is None else _MAX_ANSWER
+        # Ends are found here, not by the generator, which would move the caches for each.
         (uid,) = batch.insert(
             [job.prompt],
-            max_tokens=[limit],
+            max_tokens=[2**30],
             samplers=[self._sampler(job) if job.sampled else _greedy],
         )
         return int(uid)

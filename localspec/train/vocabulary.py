@@ -53,7 +53,7 @@ class Vocabulary:
         if self._rows is not None:
             return states @ self._rows.T
         flat = states.reshape(1, -1, states.shape[-1])
-        return self._target.head(flat)[0, :, self.ids].reshape(*states.shape[:-1], -1)
+        return self._target.head(flat)[0][:, self.ids].reshape(*states.shape[:-1], -1)
 
     def _linear_rows(self) -> mx.array | None:
         """The head's rows [K, D] in float32; None where the head is more than a matrix."""
