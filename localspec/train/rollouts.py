@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -23,7 +24,8 @@ from localspec.train.prompts import Prompt
 
 SELF = "self"
 _BATCH = 64
-_JOINING = 24
+_JOINING = 32
+_PREFILL = 8
 _SHARD = 64
 _MAX_ANSWER = 256
 _MAX_WRITTEN_PROMPT = 192
@@ -183,7 +185,7 @@ class RolloutWriter:
 
     def _run(self, jobs: Iterator[_Job]) -> Iterator[Rollout]:
         batch = BatchGenerator(
-            self._target.model, completion_batch_size=_BATCH, prefill_batch_size=_BATCH
+            self._target.model, completion_batch_size=_BATCH, prefill_batch_size=_PREFILL
         )
         running: dict[int, _Job] = {}
         ended: list[int] = []
@@ -196,10 +198,11 @@ class RolloutWriter:
                     for uid in ended:
                         del running[uid]
                     ended.clear()
-                    while len(running) < _BATCH:
-                        job = waiting.pop() if waiting else next(jobs, None)
-                        if job is None:
-                            break
+                    places = _BATCH - len(running)
+                    joining = [waiting.pop() for _ in range(min(places, len(waiting)))]
+                    joining += islice(jobs, places - len(joining))
+                    # Prompts of like length are read together, so that little of it is padding.
+                    for job in sorted(joining, key=lambda job: len(job.prompt)):
                         running[self._insert(batch, job)] = job
                 if not running:
                     return

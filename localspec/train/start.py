@@ -157,9 +157,10 @@ def _randomise(weights: dict[str, mx.array], key: mx.array) -> None:
         if weight.ndim == 2 and name != "layer_fusion_weights":
             part = mx.random.split(key, number + 2)[number]
             weights[name] = mx.random.normal(weight.shape, scale=_NOISE, key=part)
-    for name in ("markov_head.markov_w2.weight", "hidden_correction.down_proj.weight"):
-        if name in weights:
-            weights[name] = mx.zeros_like(weights[name])
+    silent = ("markov_head.markov_w2.weight", "hidden_correction.down_proj.weight")
+    for name, weight in weights.items():
+        if name.endswith(".bias") or name in silent:
+            weights[name] = mx.zeros_like(weight)
 
 
 Source = Callable[[str, int], mx.array | None]
