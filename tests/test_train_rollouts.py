@@ -145,6 +145,12 @@ class Template:
         (message,) = messages
         return [90, 1, *(ord(letter) for letter in message["content"]), 2, 91]
 
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(n): n for n in range(128)}
+
+    def decode(self, tokens: list[int], **options: Any) -> str:
+        return "".join(chr(token) for token in tokens)
+
 
 def test_the_opening_is_what_precedes_the_users_text() -> None:
     assert ChatWriter(Template()).opening() == [90, 1]

@@ -26,6 +26,7 @@ class Card:
         width: drafts a round in training and in the figures below.
         held_out_prompts: how many prompts the figures are from.
         accepted_length, accepted_length_by_kind: greedy, of the drafter as it is stored.
+        curve: tokens trained on and accepted length on some of the held-out prompts, during training.
     """
 
     architecture: str
@@ -40,6 +41,7 @@ class Card:
     held_out_prompts: int
     accepted_length: float
     accepted_length_by_kind: dict[str, float]
+    curve: list[tuple[int, float]]
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -66,6 +68,10 @@ class Card:
             f"a round: {self.accepted_length:.2f}.",
             "",
             *kinds,
+            "",
+            "| tokens trained on | accepted length |",
+            "|---|---|",
+            *[f"| {tokens:,} | {length:.2f} |" for tokens, length in self.curve],
             "",
         ]
         return "\n".join(lines)

@@ -24,8 +24,8 @@ from localspec.train.prompts import Prompt
 
 SELF = "self"
 _BATCH = 64
-_JOINING = 32
-_PREFILL = 8
+_JOINING = 12
+_PREFILL = 6
 _SHARD = 64
 _MAX_ANSWER = 256
 _MAX_WRITTEN_PROMPT = 192
@@ -62,16 +62,22 @@ class ChatWriter:
         return render_chat(self._tokenizer, [{"role": "user", "content": text}])
 
     def opening(self) -> list[int]:
-        first, *rest = [self.encode(text) for text in ("a", "1", "?", "Z")]
-        length = min(
-            next(
-                (i for i, pair in enumerate(zip(first, other, strict=False)) if len({*pair}) > 1), 0
-            )
+        # Texts of any two beginnings: what all prompts share comes before the user's text.
+        first, *rest = [self.encode(text) for text in ("a", "1", "?", *self._some_words())]
+        shared = [
+            next(i for i, pair in enumerate(zip(first, other, strict=False)) if len({*pair}) > 1)
             for other in rest
-        )
+            if other[: len(first)] != first[: len(other)]
+        ]
+        length = min(shared, default=0)
         if not length:
             raise TrainingError("the chat template has no user turn that the target could write")
         return first[:length]
+
+    def _some_words(self) -> list[str]:
+        size = len(self._tokenizer.get_vocab())
+        words = [self.decode([token]).strip() for token in range(0, size, max(1, size // 32))]
+        return [word for word in words if word.isalnum()]
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))

@@ -33,6 +33,7 @@ from localspec.train.fingerprint import fingerprint
 from localspec.train.prompts import Prompt, read_prompts, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import (
+    LOSS_VOCABULARY,
     REDUCED_VOCABULARY,
     Shape,
     default_shape,
@@ -137,7 +138,8 @@ def train(
     if not training or not held_out:
         raise TrainingError("there is too little text to train on; give more minutes or tokens")
     answers = (corpus[i].tokens[corpus[i].prompt_length :] for i in training)
-    vocabulary = Vocabulary(target, frequent_tokens(answers, target.vocab_size, REDUCED_VOCABULARY))
+    size = REDUCED_VOCABULARY if plan.architecture == "eagle3" else LOSS_VOCABULARY
+    vocabulary = Vocabulary(target, frequent_tokens(answers, target.vocab_size, size))
     shape = _shape(plan, target)
     config = new_config(
         plan.architecture,
@@ -200,6 +202,7 @@ def train(
         held_out_prompts=len(held_out),
         accepted_length=round(accepted.length, 3),
         accepted_length_by_kind={k: round(v, 3) for k, v in accepted.by_kind().items()},
+        curve=[(tokens, round(length, 3)) for tokens, length in trainer.curve],
     )
     write_drafter(plan.output, served_config, served, card)
     return card

@@ -32,6 +32,11 @@ from localspec.models.load import build
 from localspec.train.vocabulary import Vocabulary
 
 REDUCED_VOCABULARY = 8192
+"""Rows of a new EAGLE-3 head: what it has no row for it cannot draft."""
+
+LOSS_VOCABULARY = 4096
+"""Tokens that the other losses run over; of the text of a small target they are some 95 %."""
+
 _SMALL_TARGET = 1024
 _MARKOV_RANK = 32
 _NOISE = 0.02
@@ -51,10 +56,10 @@ class Shape:
 
 
 def default_shape(architecture: Architecture, target: Target) -> Shape:
-    """Two layers for small targets, five for others; eight drafts a block, or a chain of four."""
+    """Two layers for small targets, five for others; six drafts a block, or a chain of four."""
     if architecture in ("eagle3", "mtp"):
         return Shape(1, 4)
-    return Shape(2 if target.hidden_size < _SMALL_TARGET else 5, 8)
+    return Shape(2 if target.hidden_size < _SMALL_TARGET else 5, 6)
 
 
 def default_taps(target: Target) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Settings:
         average: how much of the averaged weights one step keeps, in the long run.
         block_decay: of a block's later drafts, as `block_loss` counts them.
         chain_steps: of the unrolled chain.
-        evaluations: of the held-out prompts in the whole run, the last one included.
+        evaluations: of the held-out prompts in the whole run, beside the one before the first step.
     """
 
     seed: int = 0
@@ -142,10 +142,9 @@ class Trainer:
         self._average = tree_map(mx.array, drafter.trainable_parameters())
         self._step, self._tokens, self._seconds = 0, 0, 0.0
         self._loss, self._agreement = 0.0, 0.0
-        self._evaluations = 0
-        self._score: float | None = None
+        self._curve: list[tuple[int, float]] = []
         self._resume()
-        self._compiled = self._make_step()
+        self._run_step = self._make_step()
 
     @property
     def steps(self) -> int:
@@ -155,6 +154,11 @@ class Trainer:
     def tokens(self) -> int:
         """Of answered text that steps were made from."""
         return self._tokens
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        """Held-out accepted length against tokens trained on, from before the first step on."""
+        return list(self._curve)
 
     def best_weights(self) -> dict[str, mx.array]:
         """By name, the averaged weights of the checkpoint that drafted best, and what is not trained.
@@ -181,7 +185,7 @@ class Trainer:
         started = time.perf_counter() - self._seconds
         try:
             while (done := self._done()) < 1:
-                if done >= (self._evaluations + 1) / self._settings.evaluations:
+                if done >= len(self._curve) / self._settings.evaluations:
                     self._save(score=self._measure())
                     report(self._progress())
                 self._train_one(done)
@@ -206,7 +210,7 @@ class Trainer:
             self._tokens,
             self._loss,
             self._agreement,
-            self._score,
+            self._curve[-1][1] if self._curve else None,
             min(1.0, self._done()),
             self._seconds,
         )
@@ -223,7 +227,7 @@ class Trainer:
         )
         self._optimizer.learning_rate = mx.array(self._rate(done))
         keep = mx.array(min(self._settings.average, (1 + self._step) / (10 + self._step)))
-        loss, agreement, finite = self._compiled(
+        loss, agreement, finite = self._run_step(
             batch.tokens,
             batch.lengths,
             batch.answers,
@@ -276,10 +280,12 @@ class Trainer:
             )
             return loss, agreement, finite
 
-        compiled = mx.compile(step, inputs=state, outputs=state)
+        on_cpu = mx.default_device() == mx.Device(mx.cpu)
+        # For the CPU a C++ compiler would build each fused graph at run time: minutes for 5 %.
+        run_step = step if on_cpu else mx.compile(step, inputs=state, outputs=state)
 
         def run(*inputs: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-            results: tuple[mx.array, mx.array, mx.array] = compiled(*inputs)
+            results: tuple[mx.array, mx.array, mx.array] = run_step(*inputs)
             self._average = held["average"]
             return results
 
@@ -290,11 +296,11 @@ class Trainer:
         own = tree_map(mx.array, self._drafter.trainable_parameters())
         self._drafter.update(self._average)
         try:
-            self._score = self._evaluate(self._drafter)
+            score = self._evaluate(self._drafter)
         finally:
             self._drafter.update(own)
-        self._evaluations += 1
-        return self._score
+        self._curve.append((self._tokens, score))
+        return score
 
     def _save(self, score: float | None) -> None:
         trees = {
@@ -312,8 +318,7 @@ class Trainer:
             "seconds": self._seconds,
             "loss": self._loss,
             "agreement": self._agreement,
-            "evaluations": self._evaluations,
-            "score": self._score,
+            "curve": self._curve,
             "seed": self._settings.seed,
             "corpus": self._corpus.digest,
         }
@@ -344,7 +349,7 @@ class Trainer:
         self._step, self._tokens = int(values["step"]), int(values["tokens"])
         self._seconds = float(values["seconds"])
         self._loss, self._agreement = float(values["loss"]), float(values["agreement"])
-        self._evaluations, self._score = int(values["evaluations"]), values["score"]
+        self._curve = [(int(tokens), float(score)) for tokens, score in values["curve"]]
 
 
 def _flat(tree: Any) -> list[tuple[str, mx.array]]:
