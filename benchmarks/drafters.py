@@ -2,8 +2,8 @@
 
     python benchmarks/drafters.py [--prompts N] [--tokens N] [DRAFTER ...]
 
-Every prompt goes through plain decoding and every drafter in turn, at temperature 0 and 1, each drafter at
-the width that was fastest in a first, short round. Prints Markdown.
+Every prompt goes through plain decoding and every drafter in turn, at temperature 0 and 1, each drafter
+at the width that was fastest in a first, short round. Prints Markdown.
 """
 
 from __future__ import annotations
