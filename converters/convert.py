@@ -19,8 +19,9 @@ from localspec.converters import block, dialects, eagle3, mtp
 from localspec.converters.foreign import Foreign, Options, TargetFacts
 from localspec.converters.reading import file_hashes, read_checkpoint, read_config, strip_prefixes
 from localspec.converters.training import exported
-from localspec.errors import CheckpointRefused, DrafterMismatch
+from localspec.errors import CheckpointRefused
 from localspec.models import load as drafters
+from localspec.models.base import check_fit
 from localspec.models.config import DrafterConfig, QuantizationConfig
 
 CARD_FILE = "README.md"
@@ -129,7 +130,8 @@ def translate(
             drafter, canonical = eagle3.translate(foreign, dialect.name)
         else:
             drafter, canonical = mtp.translate(foreign, dialect.name)
-        _check_fit(drafter, target)
+        if target is not None:
+            check_fit(drafter, target.hidden_size, target.vocab_size, target.num_layers)
         _check(drafter, canonical, name)
     except CheckpointRefused as error:
         raise CheckpointRefused(_in_its_own_words(str(error), foreign)) from error
@@ -164,19 +166,6 @@ def write(converted: Converted, destination: Path) -> None:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-
-
-def _check_fit(drafter: DrafterConfig, target: TargetFacts | None) -> None:
-    if target is None:
-        return
-    for key, mine, its in (
-        ("hidden_size", drafter.target_hidden_size, target.hidden_size),
-        ("vocab_size", drafter.vocab_size, target.vocab_size),
-    ):
-        if mine != its:
-            raise DrafterMismatch(
-                f"the drafter was made for a target with {key} {mine}, but this target's is {its}"
-            )
 
 
 def _check(drafter: DrafterConfig, tensors: dict[str, mx.array], source: str) -> None:

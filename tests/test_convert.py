@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from localspec.cli import run
 from localspec.converters.convert import convert
 from localspec.converters.foreign import Options, TargetFacts
-from localspec.converters.public import PUBLIC_DRAFTERS, drafters_for
+from localspec.converters.public import drafters_for, public_drafters
 from localspec.drafter_catalog import is_converted, resolve_drafter
 from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound, UsageError
 from localspec.models import load
@@ -253,7 +253,7 @@ def test_public_drafters_are_found_by_target() -> None:
     assert "z-lab/Qwen3-8B-DFlash-b16" in names
     assert not any("4b" in name.lower() for name in names)
     assert not drafters_for("Qwen/Qwen3-8B-Base")
-    assert {drafter.architecture for drafter in PUBLIC_DRAFTERS} == {
+    assert {drafter.architecture for drafter in public_drafters()} == {
         "eagle3",
         "mtp",
         "dflash",
