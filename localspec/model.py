@@ -115,19 +115,19 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, bound = _worker.call(_acquire, folder, drafter, notify)
-    return Model(model, folder, drafter, loaded, bound)
+    loaded, chosen, bound = _worker.call(_acquire, model, folder, drafter, notify)
+    return Model(model, folder, chosen, loaded, bound)
 
 
 def _acquire(
-    folder: Path, drafter: str, notify: Callable[[str], None] | None
-) -> tuple[_Loaded, Drafter | None]:
+    name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
+) -> tuple[_Loaded, str, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
-    bound = make_drafter(drafter, loaded.target, notify=notify)
+    chosen, bound = make_drafter(drafter, loaded.target, model=name, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
-    return loaded, bound
+    return loaded, chosen, bound
 
 
 def _release(folder: Path) -> None:
@@ -142,7 +142,7 @@ class Model:
 
     Attributes:
         name: the target's name, as given.
-        drafter: the drafter's name, as given.
+        drafter: the drafter's name, as given; for `auto`, of the one it found.
         folder: where the target's files are.
     """
 
