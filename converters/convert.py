@@ -19,12 +19,14 @@ from localspec.converters import block, dialects, eagle3, mtp
 from localspec.converters.foreign import Foreign, Options, TargetFacts
 from localspec.converters.reading import file_hashes, read_checkpoint, read_config, strip_prefixes
 from localspec.converters.training import exported
-from localspec.errors import CheckpointRefused
+from localspec.errors import CheckpointRefused, UsageError
 from localspec.models import load as drafters
 from localspec.models.base import check_fit
 from localspec.models.config import DrafterConfig, QuantizationConfig
 
 CARD_FILE = "README.md"
+_CALLED = {"block": "block drafters", "eagle3": "EAGLE-3 drafters", "mtp": "MTP drafters"}
+_OPTIONS = {"layout": "block", "norm_before_residual": "eagle3", "target_normed": "mtp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def convert(
     Raises:
         CheckpointRefused: names the file, the tensor or the key, and what was expected.
         DrafterMismatch: it was made for a target of other sizes.
+        UsageError: a convention that this kind of drafter does not have.
     """
     if destination.exists():
         raise CheckpointRefused(f"{destination} is there already; name a folder that is not")
@@ -108,7 +111,7 @@ def translate(
     """Read, recognise and check a checkpoint; writes nothing. Arguments and errors as `convert`."""
     options = options or Options()
     source, name = exported(source), name or source.absolute().name
-    config = read_config(source if source.is_dir() else source.parent)
+    config = read_config(source)
     dialect = dialects.recognise(config, options.dialect)
     native = dialect.family == "mtp" and mtp.is_native(config)
     checkpoint = read_checkpoint(source, only=mtp.belongs(config) if native else None)
@@ -121,6 +124,9 @@ def translate(
             raise CheckpointRefused(f"two tensors are called {stripped} once prefixes are removed")
         tensors[stripped] = tensor
     dialect = dialects.confirm(dialect, tensors)
+    for option, family in _OPTIONS.items():
+        if getattr(options, option) is not None and dialect.family != family:
+            raise UsageError(f"{option} is a convention of {_CALLED[family]}, but {name} is none")
     foreign = Foreign(config, tensors, options, target)
     declared = True
     try:

@@ -45,6 +45,15 @@ def recognise(config: dict[str, Any], forced: str | None = None) -> Dialect:
     return Dialect(forced, found.family) if forced else found
 
 
+def is_drafter(config: dict[str, Any]) -> bool:
+    """Whether this is the config.json of a drafter alone, not of a whole target."""
+    try:
+        name = _recognise(config).name
+    except CheckpointRefused:
+        return False
+    return name == "qwen3_mtp" or name not in _TABLE["native"].values()
+
+
 def _recognise(config: dict[str, Any]) -> Dialect:
     listed = config.get("architectures")
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):

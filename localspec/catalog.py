@@ -22,7 +22,7 @@ from pathlib import Path
 import platformdirs
 
 from localspec import hub
-from localspec.errors import LocalspecError, ModelNotFound
+from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -98,6 +98,8 @@ def resolve_model(name: str, *, notify: Notify | None = None) -> Path:
     path = Path(name).expanduser()
     if name and _is(path.is_dir):
         if (path / "config.json").is_file():
+            if _is_drafter(path):
+                raise ModelNotFound(f"{path} is a drafter, not a model; give it with -d")
             return path.resolve()
         # A bundled name may also be the name of a folder that is no model.
         if name not in BUNDLED:
@@ -140,6 +142,17 @@ def _is(test: Callable[[], bool]) -> bool:
 
 def _say_nothing(message: str) -> None:
     pass
+
+
+def _is_drafter(folder: Path) -> bool:
+    from localspec.converters.dialects import is_drafter
+    from localspec.converters.reading import read_config
+
+    try:
+        config = read_config(folder)
+    except CheckpointRefused:
+        return False
+    return "format_version" in config or is_drafter(config)
 
 
 def _nothing_found(name: str) -> str:
