@@ -173,7 +173,7 @@ def test_memory_grows_by_the_caches_alone(llama: Target, architecture: str) -> N
     drafter = random_drafter(architecture, llama, layers=2, seed=7)
     # A law so flat that many drafts stand, so that rounds are fewer than tokens.
     params = SamplingParams(temperature=4.0)
-    generation = Generation(llama, drafter, Request([1, 2], 2000, params, width=3))
+    generation = Generation(llama, drafter, Request([1, 2], 2000, params, width=5))
     marks = []
     for limit in (500, 2000):
         while generation.stats.generated_tokens < limit:

@@ -92,25 +92,26 @@ def convert(
         options=options,
         name=name,
     )
-    agreements: dict[str, float] = {}
+    readings = None
     if check and model is not None:
         from localspec.lab.readings import compare_readings
 
-        agreements = compare_readings(found, model, options)
+        readings = compare_readings(found, model, options)
     if as_json:
-        whole = {
-            **report.as_dict(),
-            "folder": str(destination),
-            "first_draft_agreement": agreements,
-        }
+        whole = {**report.as_dict(), "folder": str(destination)}
+        if readings is not None:
+            whole["first_draft_agreement"] = readings.agreements
+            whole["too_close_to_call"] = readings.too_close if readings.too_close[1:] else []
         write(json.dumps(whole))
         return
     write(f"{destination}\n{_text(report)}")
-    for reading, agreement in agreements.items():
-        write(f"first drafts that agree with the target, {reading}: {agreement:.1%}")
-    if agreements:
-        best = max(agreements, key=lambda reading: agreements[reading])
-        write(f"the checkpoint was trained for: {best}")
+    if readings is not None:
+        for reading, agreement in readings.agreements.items():
+            write(f"first drafts that agree with the target, {reading}: {agreement:.1%}")
+        if readings.too_close[1:]:
+            write(f"too close to call: {'; '.join(readings.too_close)}")
+        else:
+            write(f"the checkpoint was trained for: {readings.too_close[0]}")
 
 
 def _either(name: str, yes: bool, opposite: str, no: bool) -> bool | None:
