@@ -18,18 +18,26 @@ from test_models_drafters import block, config, random_tensors
 from localspec.cli import run
 from localspec.converters.foreign import Options
 from localspec.engine import loading
-from localspec.engine.target import Target
-from localspec.lab.readings import AS_CONVERTED, compare_readings
+from localspec.engine.target import Output, Target, TargetCache
+from localspec.lab.readings import AS_CONVERTED, Readings, compare_readings
 from localspec.models.config import ChainConfig, DrafterConfig, LayerConfig, Layout, RopeConfig
+from localspec.models.drafter import Drafter
 from localspec.models.load import with_tensors
 
 GOLDEN = Path(__file__).parent / "golden"
-LAYERS, LENGTH, TEXTS, STEPS = 4, 24, 96, 150
+LAYERS, LENGTH, TEXTS, STEPS = 5, 8, 256, 200
+# So that what was learnt on short texts holds on the long one that is measured.
+WINDOW = 4
 
 
 @pytest.fixture(scope="module")
 def target() -> Target:
-    return Target(make_model("llama", hidden_size=16, vocab_size=41, num_hidden_layers=LAYERS))
+    """A target whose next token depends on the last one above all, so that it is soon learnt."""
+    model = make_model("llama", hidden_size=16, vocab_size=41, num_hidden_layers=LAYERS)
+    weak = ("o_proj.weight", "down_proj.weight")
+    parameters = tree_flatten(model.parameters())
+    model.load_weights([(k, 0.1 * v if k.endswith(weak) else v) for k, v in parameters])
+    return Target(model)
 
 
 def train(config: DrafterConfig, target: Target) -> dict[str, mx.array]:
@@ -55,7 +63,7 @@ def train(config: DrafterConfig, target: Target) -> dict[str, mx.array]:
         logits = said[0].reshape(TEXTS, -1)
         return nn.losses.cross_entropy(logits, right[:, position], reduction="mean")
 
-    optimizer, step = optim.Adam(3e-3), nn.value_and_grad(drafter, loss)
+    optimizer, step = optim.Adam(1e-2), nn.value_and_grad(drafter, loss)
     for _ in range(STEPS):
         _, gradients = step(int(rng.integers(2, LENGTH)))
         optimizer.update(drafter, gradients)
@@ -75,18 +83,21 @@ def foreign_config(case: str, **changed: Any) -> dict[str, Any]:
     return config | changed
 
 
-def block_drafter(target: Target, layout: Layout) -> tuple[dict[str, Any], DrafterConfig]:
+def block_drafter(layout: Layout) -> tuple[dict[str, Any], DrafterConfig]:
     """A z-lab config.json that does not say the layout, and what was trained."""
-    nested = {"mask_token_id": 39, "target_layer_ids": [0, 1, 2]}
+    nested = {"mask_token_id": 39, "target_layer_ids": [0, 1, 2], "is_causal": False}
     written = foreign_config("tiny-dflash-zlab", num_target_layers=LAYERS, dflash_config=nested)
-    written |= {"num_hidden_layers": 1, "layer_types": ["full_attention"]}
-    shape = block(mask_token_id=39, layers=(LayerConfig(),), layout=layout, block_size=4)
+    written |= {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]}
+    written |= {"sliding_window": WINDOW}
+    shape = block(
+        mask_token_id=39, layers=(LayerConfig(False, WINDOW),), layout=layout, block_size=4
+    )
     trained = config("dflash", **sizes(written), tap_layers=(0, 1, 2), block=shape)
     return written, trained
 
 
-def eagle_drafter(normed: bool) -> tuple[dict[str, Any], DrafterConfig]:
-    """A speculators config.json that does not say what the residual is, and what was trained."""
+def eagle_drafter() -> tuple[dict[str, Any], DrafterConfig]:
+    """A speculators config.json that does not say what the residual is; a normed one was trained."""
     written = foreign_config("eagle3-speculators", draft_vocab_size=41)
     written["eagle_aux_hidden_state_layer_ids"] = [1, 2, 3]
     del written["norm_before_residual"]
@@ -96,7 +107,7 @@ def eagle_drafter(normed: bool) -> tuple[dict[str, Any], DrafterConfig]:
         key: small[key] for key in ("hidden_size", "intermediate_size", "head_dim", "vocab_size")
     } | {"num_attention_heads": 2, "num_key_value_heads": 1}
     written["transformer_layer_config"]["rope_parameters"] = {"rope_theta": 10000.0}
-    chain = ChainConfig(feed_normed=False, norm_before_residual=normed)
+    chain = ChainConfig(feed_normed=False, norm_before_residual=True)
     trained = config(
         "eagle3", **sizes(small), qk_norm=False, own_head=True, tap_layers=(0, 1, 2), chain=chain
     )
@@ -119,33 +130,80 @@ def sizes(written: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def test_a_layout_that_was_trained_wins(target: Target, tmp_path: Path) -> None:
+    # Nothing is declared, so the conversion takes z-lab's layout, in which slot 0 predicts nothing.
+    written, trained = block_drafter("every_slot_predicts")
+    source = write(tmp_path / "drafter", written, train(trained, target))
+    found = compare_readings(source, target, Options())
+    assert found.agreements["layout every_slot_predicts"] > 0.2
+    assert "layout every_slot_predicts" in found.too_close
+    assert AS_CONVERTED not in found.too_close
+
+
+class Obedient(Target):
+    """Says next what a drafter drafts, nine times in ten, so that the drafter is a trained one."""
+
+    drafter: Drafter
+
+    def forward(self, tokens: mx.array, cache: TargetCache, **options: Any) -> Output:
+        output = super().forward(tokens, cache, **options)
+        if tokens.shape[1] == 1:
+            return output
+        assert output.taps is not None
+        where = mx.array([options["taps"].index(tap) for tap in self.drafter.tap_layers])
+        state, said = self.drafter.new_state(), [0]
+        for position in range(1, tokens.shape[1]):
+            anchor, taps = tokens[:, position], output.taps[:, position - 1 : position, where]
+            self.drafter.observe(state, anchor[:, None], taps)
+            proposal = self.drafter.propose(state, anchor, 1, lambda x: (mx.argmax(x, -1), None))
+            assert proposal is not None
+            said.append(proposal.tokens.item() if position % 10 else 0)
+        return Output(10.0 * mx.eye(self.vocab_size)[mx.array(said)][None], output.taps)
+
+
+def obedient(trained: DrafterConfig, tensors: dict[str, mx.array]) -> Obedient:
+    model = make_model("llama", hidden_size=16, vocab_size=41, num_hidden_layers=LAYERS)
+    target = Obedient(model)
+    drafter = with_tensors(trained, tensors, "random weights")
+    drafter.bind(target)
+    target.drafter = drafter
+    return target
+
+
+def assert_wins(right: str, found: Readings) -> None:
+    assert found.too_close == [right]
+    assert found.agreements[right] > 0.85
+    others = [share for name, share in found.agreements.items() if name != right]
+    assert len(others) >= 2
+    assert max(others) < 0.7
+
+
 @pytest.mark.parametrize("layout", ["anchor_slot_unused", "every_slot_predicts"])
-def test_the_layout_that_was_trained_wins(target: Target, layout: Layout, tmp_path: Path) -> None:
-    written, trained = block_drafter(target, layout)
-    source = write(tmp_path / "drafter", written, train(trained, target))
-    found = compare_readings(source, target, Options())
-    # Nothing is declared, so the conversion takes z-lab's layout.
-    right, rival = AS_CONVERTED, "layout every_slot_predicts"
-    if layout == "every_slot_predicts":
-        right, rival = rival, right
-    assert found.agreements[right] > 0.5
-    assert right in found.too_close
-    assert rival not in found.too_close
-    assert "taps [-1, 0, 1]" in found.agreements
+def test_layouts_are_told_apart(layout: Layout, tmp_path: Path) -> None:
+    written, trained = block_drafter(layout)
+    tensors = random_tensors(trained, 1)
+    source = write(tmp_path / "drafter", written, tensors)
+    right = AS_CONVERTED if layout == "anchor_slot_unused" else f"layout {layout}"
+    found = compare_readings(source, obedient(trained, tensors), Options())
+    assert_wins(right, found)
 
 
-@pytest.mark.parametrize("normed", [False, True])
-def test_the_residual_that_was_trained_wins(target: Target, normed: bool, tmp_path: Path) -> None:
-    written, trained = eagle_drafter(normed)
-    source = write(tmp_path / "drafter", written, train(trained, target))
-    found = compare_readings(source, target, Options())
-    # speculators' default is the normed state.
-    right, rival = AS_CONVERTED, "the residual raw"
-    if not normed:
-        right, rival = rival, right
-    assert found.agreements[right] > 0.5
-    assert right in found.too_close
-    assert rival not in found.too_close
+def test_taps_and_the_residual_are_told_apart(tmp_path: Path) -> None:
+    written, trained = eagle_drafter()
+    tensors = random_tensors(trained, 1)
+    # States far larger than what the layer adds: whether they are normed is then of weight.
+    tensors["fc.weight"] = 8 * tensors["fc.weight"]
+    target = obedient(trained, tensors)
+    # Nothing is said; then the residual is said wrong; then what the layer ids count.
+    for number, (said, options, right) in enumerate(
+        [
+            ({}, Options(), AS_CONVERTED),
+            ({"norm_before_residual": False}, Options(), "the residual normed"),
+            ({}, Options(taps="outputs"), "taps [0, 1, 2]"),
+        ]
+    ):
+        source = write(tmp_path / str(number), written | said, tensors)
+        assert_wins(right, compare_readings(source, target, options))
 
 
 def test_the_command_says_what_is_too_close_to_call(
