@@ -25,8 +25,13 @@ from localspec.models.base import check_fit
 from localspec.models.config import DrafterConfig, QuantizationConfig
 
 CARD_FILE = "README.md"
-_CALLED = {"block": "block drafters", "eagle3": "EAGLE-3 drafters", "mtp": "MTP drafters"}
-_OPTIONS = {"layout": "block", "norm_before_residual": "eagle3", "target_normed": "mtp"}
+_CALLED = {"block": "a block drafter", "eagle3": "an EAGLE-3 drafter", "mtp": "an MTP drafter"}
+_OPTIONS = {
+    "layout": ("block",),
+    "taps": ("block", "eagle3"),
+    "norm_before_residual": ("eagle3",),
+    "target_normed": ("mtp",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,7 @@ def translate(
             raise CheckpointRefused(f"two tensors are called {stripped} once prefixes are removed")
         tensors[stripped] = tensor
     dialect = dialects.confirm(dialect, tensors)
-    for option, family in _OPTIONS.items():
-        if getattr(options, option) is not None and dialect.family != family:
-            raise UsageError(f"{option} is a convention of {_CALLED[family]}, but {name} is none")
+    _check_options(options, dialect.family, name)
     foreign = Foreign(config, tensors, options, target)
     declared = True
     try:
@@ -172,6 +175,15 @@ def write(converted: Converted, destination: Path) -> None:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+
+
+def _check_options(options: Options, family: dialects.Family, name: str) -> None:
+    what = _CALLED[family]
+    if options.dialect and family not in dialects.DIALECTS[options.dialect]:
+        raise UsageError(f"{name} is {what}, which the dialect {options.dialect} does not have")
+    for option, families in _OPTIONS.items():
+        if getattr(options, option) is not None and family not in families:
+            raise UsageError(f"{name} is {what}, for which {option} means nothing")
 
 
 def _check(drafter: DrafterConfig, tensors: dict[str, mx.array], source: str) -> None:

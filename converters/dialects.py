@@ -14,10 +14,13 @@ Family = Literal["block", "eagle3", "mtp"]
 
 _PARTS = ("with_dflash_config", "architectures")
 _TABLE = table("dialects")
-DIALECTS = sorted(
-    {"safeailab", "speculators", *_TABLE["native"].values()}
-    | {name for part in _PARTS for name, _ in _TABLE[part].values()}
-)
+DIALECTS: dict[str, set[Family]] = {
+    "speculators": {"block", "eagle3", "mtp"},
+    "safeailab": {"eagle3"},
+    **{name: {"mtp"} for name in _TABLE["native"].values()},
+}
+for _name, _family in (pair for part in _PARTS for pair in _TABLE[part].values()):
+    DIALECTS.setdefault(_name, set()).add(_family)
 _MARKS: tuple[tuple[re.Pattern[str], Family], ...] = (
     (re.compile(r"\b(eh_proj|enorm|hnorm|pre_fc_norm_hidden|hidden_layernorm)\."), "mtp"),
     (re.compile(r"\b(midlayer|layers\.0\.hidden_norm)\."), "eagle3"),
@@ -40,7 +43,9 @@ def recognise(config: dict[str, Any], forced: str | None = None) -> Dialect:
         UsageError: `forced` is no dialect.
     """
     if forced is not None and forced not in DIALECTS:
-        raise UsageError(f"no dialect is called '{forced}'; there are {', '.join(DIALECTS)}")
+        raise UsageError(
+            f"no dialect is called '{forced}'; there are {', '.join(sorted(DIALECTS))}"
+        )
     found = _recognise(config)
     return Dialect(forced, found.family) if forced else found
 
@@ -56,6 +61,10 @@ def is_drafter(config: dict[str, Any]) -> bool:
 
 def _recognise(config: dict[str, Any]) -> Dialect:
     listed = config.get("architectures")
+    if "format_version" in config and "architecture" in config:
+        raise CheckpointRefused(
+            "config.json is that of a localspec drafter, which needs no converting"
+        )
     if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
         raise CheckpointRefused("config.json names no architectures, so nobody knows what this is")
     architecture = listed[0]

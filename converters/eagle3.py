@@ -31,12 +31,12 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
             "layers.0.self_attn.kv_a_proj_with_mqa: EAGLE-3 with latent attention is not supported, "
             "since no reference confirms it"
         )
+    vocab = foreign.integer("vocab_size")
+    draft_vocab = mapped_vocabulary(foreign, vocab)
     hidden = foreign.hidden_size()
     taps, num_target_layers = _taps(foreign)
     target_hidden = foreign.fused_hidden(hidden, len(taps))
     shape = foreign.attention(hidden)
-    vocab = foreign.integer("vocab_size")
-    draft_vocab = mapped_vocabulary(foreign, vocab)
     trained = bool(foreign.flag("embed_requires_grad"))
     if hidden == target_hidden and not trained:
         # A frozen copy of the target's; DeepSpec's head is one too.
@@ -152,7 +152,7 @@ def _taps(foreign: Foreign) -> tuple[tuple[int, ...], int | None]:
     if count is None:
         raise CheckpointRefused(
             "config.json has no eagle_aux_hidden_state_layer_ids, and the usual layers depend on the "
-            "target, which is not known; give the target"
+            "target, which is not known; give the target (--target)"
         )
     return check_taps([1, count // 2 - 1, count - 4], "the usual layers", count), count
 

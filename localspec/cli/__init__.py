@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except typer.TyperException as error:
-        _complain(error.format_message())
+        _complain(error.format_message().replace("Value error, ", ""))
         return error.exit_code
     except LocalspecError as error:
         _complain(str(error))
