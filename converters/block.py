@@ -8,8 +8,10 @@ from typing import Any, Literal
 
 import mlx.core as mx
 
+from localspec.converters.data import table
 from localspec.converters.eagle3 import mapped_vocabulary
-from localspec.converters.foreign import Foreign, check_taps, layer_ids
+from localspec.converters.foreign import Foreign, TapReading, check_taps
+from localspec.converters.rope import read_rope
 from localspec.errors import CheckpointRefused
 from localspec.models.config import (
     Architecture,
@@ -21,22 +23,14 @@ from localspec.models.config import (
     MarkovConfig,
 )
 
-_RENAMES = [
-    (r"^model\.", ""),
-    (r"^context_proj\.", "fc."),
-    (r"^context_norm\.", "hidden_norm."),
-    (r"^final_norm\.", "norm."),
-    (r"^encoder\.fc\.", "fc."),
-    (r"^encoder\.output_norm_enc\.", "hidden_norm."),
-    (r"^logit_head\.", "markov_head."),
-    (r"^(markov_w[12]|gate_proj|joint_proj)\.", r"markov_head.\1."),
-    (r"^confidence_proj\.", "confidence_head.proj."),
-]
-_ANGELSPEC_NAMES = [
-    (r"^fc\.", "context_proj."),
-    (r"^hidden_norm\.", "context_norm."),
-    (r"^norm\.", "final_norm."),
-]
+_NAMES = table("names")["block"]
+_TAP_KEYS: tuple[tuple[str, TapReading], ...] = (
+    ("target_layer_ids", "outputs"),
+    ("dspark_target_layer_ids", "outputs"),
+    ("layer_ids", "outputs"),
+    ("aux_hidden_state_layer_ids", "inputs"),
+    ("eagle_aux_hidden_state_layer_ids", "inputs"),
+)
 _DEFAULT_BLOCK = 16
 
 Result = tuple[DrafterConfig, dict[str, mx.array], bool]
@@ -60,14 +54,14 @@ def translate(foreign: Foreign, dialect: str) -> Result:
         CheckpointRefused: names the key or tensor that does not fit.
     """
     own = any(re.match(r"(context_|final_norm)", name) for name in foreign.tensors)
-    foreign.rename(_RENAMES, _ANGELSPEC_NAMES if own else [])
+    foreign.rename(_NAMES["canonical"], _NAMES["angelspec"] if own else [])
     _refuse_unknown_parts(foreign)
     architecture = architecture_of(set(foreign.tensors))
     hidden = foreign.hidden_size()
     num_layers = foreign.num_layers()
     taps, num_target_layers = _taps(foreign, dialect, num_layers)
     target_hidden = _target_hidden(foreign, architecture, hidden, len(taps))
-    heads, kv_heads, head_dim = foreign.attention(hidden)
+    shape = foreign.attention(hidden)
     vocab = foreign.integer("vocab_size")
     layout, declared = _layout(foreign, dialect, architecture)
     draft_vocab = mapped_vocabulary(foreign, vocab)
@@ -78,25 +72,16 @@ def translate(foreign: Foreign, dialect: str) -> Result:
         tensors.pop("embed_tokens.weight", None)
         if not reduced:
             tensors.pop("lm_head.weight", None)
-    config = DrafterConfig(
-        architecture=architecture,
-        hidden_size=hidden,
-        intermediate_size=foreign.intermediate_size(),
-        num_layers=num_layers,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        rms_norm_eps=foreign.number("rms_norm_eps", default=1e-6),
+    config = foreign.drafter(
+        shape,
         # AngelSpec's block drafters were trained without rope_scaling, whatever the file says.
-        rope=foreign.rope(head_dim, scaled=dialect != "angelspec"),
-        vocab_size=vocab,
+        read_rope(foreign, shape[-1], scaled=dialect != "angelspec"),
+        architecture=architecture,
+        intermediate_size=foreign.intermediate_size(),
         draft_vocab_size=draft_vocab,
         target_hidden_size=target_hidden,
         tap_layers=taps,
         target_layers=num_target_layers,
-        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
-        qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
-        o_bias=foreign.has(".o_proj.bias"),
         own_embedding=hidden != target_hidden,
         own_head=reduced or hidden != target_hidden,
         embedding_scale=foreign.number("input_embedding_scale", default=1.0),
@@ -157,14 +142,7 @@ def _target_hidden(foreign: Foreign, architecture: Architecture, hidden: int, nu
         return foreign.common(
             ("k_proj_target.weight", 1), ("v_proj_target.weight", 1), ("hidden_norm.weight", 0)
         )
-    given = foreign.integer("target_hidden_size", default=hidden)
-    rows, width = foreign.matrix("fc.weight")
-    if (rows, width) != (hidden, num_taps * given):
-        raise CheckpointRefused(
-            f"fc.weight has the shape [{rows}, {width}], but {num_taps} taps of {given} into "
-            f"{hidden} make [{hidden}, {num_taps * given}]"
-        )
-    return given
+    return foreign.fused_hidden(hidden, num_taps)
 
 
 def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, ...], int | None]:
@@ -176,27 +154,9 @@ def _taps(foreign: Foreign, dialect: str, num_layers: int) -> tuple[tuple[int, .
         else ("target_num_hidden_layers", "num_target_layers")
     )
     count = foreign.target_layers(foreign.find(*key_of_count))
-    reading = foreign.options.taps
-    for key, default in (
-        ("target_layer_ids", "outputs"),
-        ("dspark_target_layer_ids", "outputs"),
-        ("layer_ids", "outputs"),
-        ("aux_hidden_state_layer_ids", "inputs"),
-        ("eagle_aux_hidden_state_layer_ids", "inputs"),
-    ):
-        value = foreign.find(key)
-        if value is None:
-            continue
-        ids = layer_ids(value, key)
-        if (reading or default) == "inputs":
-            # speculators appends L for the verifier's last state, which does not feed the drafter.
-            ids = [index - 1 for index in ids if count is None or index != count]
-            width = foreign.integer("target_hidden_size", default=foreign.hidden_size())
-            fc = foreign.tensors.get("fc.weight", mx.zeros(1))
-            if count is None and fc.shape[1:] == ((len(ids) - 1) * width,):
-                foreign.warnings.append(f"{key} ends with {ids[-1] + 1}, which fc does not read")
-                ids = ids[:-1]
-        return check_taps(ids, key, count), count
+    given = foreign.taps(((foreign.find(key), key, usual) for key, usual in _TAP_KEYS), count)
+    if given is not None:
+        return given, count
     if count is None:
         raise CheckpointRefused("config.json has no target_layer_ids, and the target is not known")
     foreign.warnings.append(

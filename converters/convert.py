@@ -19,11 +19,19 @@ from localspec.converters import block, dialects, eagle3, mtp
 from localspec.converters.foreign import Foreign, Options, TargetFacts
 from localspec.converters.reading import file_hashes, read_checkpoint, read_config, strip_prefixes
 from localspec.converters.training import exported
-from localspec.errors import CheckpointRefused, DrafterMismatch
+from localspec.errors import CheckpointRefused, UsageError
 from localspec.models import load as drafters
+from localspec.models.base import check_fit
 from localspec.models.config import DrafterConfig, QuantizationConfig
 
 CARD_FILE = "README.md"
+_CALLED = {"block": "a block drafter", "eagle3": "an EAGLE-3 drafter", "mtp": "an MTP drafter"}
+_OPTIONS = {
+    "layout": ("block",),
+    "taps": ("block", "eagle3"),
+    "norm_before_residual": ("eagle3",),
+    "target_normed": ("mtp",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,7 @@ def convert(
     Raises:
         CheckpointRefused: names the file, the tensor or the key, and what was expected.
         DrafterMismatch: it was made for a target of other sizes.
+        UsageError: a convention that this kind of drafter does not have.
     """
     if destination.exists():
         raise CheckpointRefused(f"{destination} is there already; name a folder that is not")
@@ -107,7 +116,7 @@ def translate(
     """Read, recognise and check a checkpoint; writes nothing. Arguments and errors as `convert`."""
     options = options or Options()
     source, name = exported(source), name or source.absolute().name
-    config = read_config(source if source.is_dir() else source.parent)
+    config = read_config(source)
     dialect = dialects.recognise(config, options.dialect)
     native = dialect.family == "mtp" and mtp.is_native(config)
     checkpoint = read_checkpoint(source, only=mtp.belongs(config) if native else None)
@@ -120,6 +129,7 @@ def translate(
             raise CheckpointRefused(f"two tensors are called {stripped} once prefixes are removed")
         tensors[stripped] = tensor
     dialect = dialects.confirm(dialect, tensors)
+    _check_options(options, dialect.family, name)
     foreign = Foreign(config, tensors, options, target)
     declared = True
     try:
@@ -129,7 +139,8 @@ def translate(
             drafter, canonical = eagle3.translate(foreign, dialect.name)
         else:
             drafter, canonical = mtp.translate(foreign, dialect.name)
-        _check_fit(drafter, target)
+        if target is not None:
+            check_fit(drafter, target.hidden_size, target.vocab_size, target.num_layers)
         _check(drafter, canonical, name)
     except CheckpointRefused as error:
         raise CheckpointRefused(_in_its_own_words(str(error), foreign)) from error
@@ -166,17 +177,13 @@ def write(converted: Converted, destination: Path) -> None:
         raise
 
 
-def _check_fit(drafter: DrafterConfig, target: TargetFacts | None) -> None:
-    if target is None:
-        return
-    for key, mine, its in (
-        ("hidden_size", drafter.target_hidden_size, target.hidden_size),
-        ("vocab_size", drafter.vocab_size, target.vocab_size),
-    ):
-        if mine != its:
-            raise DrafterMismatch(
-                f"the drafter was made for a target with {key} {mine}, but this target's is {its}"
-            )
+def _check_options(options: Options, family: dialects.Family, name: str) -> None:
+    what = _CALLED[family]
+    if options.dialect and family not in dialects.DIALECTS[options.dialect]:
+        raise UsageError(f"{name} is {what}, which the dialect {options.dialect} does not have")
+    for option, families in _OPTIONS.items():
+        if getattr(options, option) is not None and family not in families:
+            raise UsageError(f"{name} is {what}, for which {option} means nothing")
 
 
 def _check(drafter: DrafterConfig, tensors: dict[str, mx.array], source: str) -> None:

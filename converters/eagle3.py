@@ -7,11 +7,13 @@ from typing import Literal
 import mlx.core as mx
 import numpy as np
 
-from localspec.converters.foreign import Foreign, check_taps, layer_ids
+from localspec.converters.data import table
+from localspec.converters.foreign import Foreign, check_taps
+from localspec.converters.rope import read_rope
 from localspec.errors import CheckpointRefused
 from localspec.models.config import ChainConfig, DrafterConfig
 
-_RENAMES = [(r"^model\.", ""), (r"^midlayer\.", "layers.0.")]
+_NAMES = table("names")["eagle3"]
 _SHARED_ROPE_BASE = 10000.0
 
 
@@ -22,25 +24,19 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         CheckpointRefused: names the key or tensor that does not fit.
     """
     own = any("midlayer." in name for name in foreign.tensors)
-    foreign.rename(_RENAMES, [(r"^layers\.0\.", "midlayer.")] if own else [])
+    foreign.rename(_NAMES["canonical"], _NAMES["midlayer"] if own else [])
     tensors = foreign.tensors
     if any(".kv_a_proj" in name for name in tensors):
         raise CheckpointRefused(
             "layers.0.self_attn.kv_a_proj_with_mqa: EAGLE-3 with latent attention is not supported, "
             "since no reference confirms it"
         )
-    hidden = foreign.hidden_size()
-    taps, num_target_layers = _taps(foreign)
-    rows, width = foreign.matrix("fc.weight")
-    target_hidden = foreign.integer("target_hidden_size", default=hidden)
-    if (rows, width) != (hidden, len(taps) * target_hidden):
-        raise CheckpointRefused(
-            f"fc.weight has the shape [{rows}, {width}], but {len(taps)} taps of {target_hidden} into "
-            f"{hidden} make [{hidden}, {len(taps) * target_hidden}]"
-        )
-    heads, kv_heads, head_dim = foreign.attention(hidden)
     vocab = foreign.integer("vocab_size")
     draft_vocab = mapped_vocabulary(foreign, vocab)
+    hidden = foreign.hidden_size()
+    taps, num_target_layers = _taps(foreign)
+    target_hidden = foreign.fused_hidden(hidden, len(taps))
+    shape = foreign.attention(hidden)
     trained = bool(foreign.flag("embed_requires_grad"))
     if hidden == target_hidden and not trained:
         # A frozen copy of the target's; DeepSpec's head is one too.
@@ -49,24 +45,15 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
             tensors.pop("lm_head.weight", None)
         elif draft_vocab == vocab and "lm_head.weight" not in tensors:
             foreign.warnings.append("the checkpoint has no lm_head.weight; the target's is used")
-    config = DrafterConfig(
+    config = foreign.drafter(
+        shape,
+        read_rope(foreign, shape[-1], theta=_theta(foreign, dialect)),
         architecture="eagle3",
-        hidden_size=hidden,
         intermediate_size=foreign.intermediate_size(),
-        num_layers=foreign.num_layers(),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        rms_norm_eps=foreign.number("rms_norm_eps", default=1e-6),
-        rope=foreign.rope(head_dim, theta=_theta(foreign, dialect)),
-        vocab_size=vocab,
         draft_vocab_size=draft_vocab,
         target_hidden_size=target_hidden,
         tap_layers=taps,
         target_layers=num_target_layers,
-        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
-        qkv_bias=foreign.has(".q_proj.bias", ".k_proj.bias", ".v_proj.bias"),
-        o_bias=foreign.has(".o_proj.bias"),
         own_embedding="embed_tokens.weight" in tensors or hidden != target_hidden,
         own_head="lm_head.weight" in tensors or hidden != target_hidden or draft_vocab < vocab,
         chain=ChainConfig(
@@ -144,37 +131,30 @@ def _taps(foreign: Foreign) -> tuple[tuple[int, ...], int | None]:
     count = foreign.target_layers(foreign.config.get("num_target_layers"))
     nested = foreign.config.get("eagle_config")
     nested = nested if isinstance(nested, dict) else {}
+    config = foreign.config
     # The same key counts outputs where it is nested and inputs at top level.
-    for part, key, default in (
-        (nested, "eagle_aux_hidden_state_layer_ids", "outputs"),
-        (nested, "layer_ids", "outputs"),
-        (foreign.config, "target_layer_ids", "outputs"),
-        (foreign.config, "eagle_aux_hidden_state_layer_ids", "inputs"),
-        (foreign.config, "aux_hidden_state_layer_ids", "inputs"),
-    ):
-        if part.get(key) is None:
-            continue
-        ids = layer_ids(part[key], key)
-        reading = foreign.options.taps or default
-        if count and foreign.options.taps is None and default == "outputs":
-            _warn_if_ambiguous(foreign, ids, count)
-        if reading == "inputs":
-            ids = [index - 1 for index in ids if index != count]
-        return check_taps(ids, key, count), count
+    given = foreign.taps(
+        (
+            (
+                nested.get("eagle_aux_hidden_state_layer_ids"),
+                "eagle_aux_hidden_state_layer_ids",
+                "outputs",
+            ),
+            (nested.get("layer_ids"), "layer_ids", "outputs"),
+            (config.get("target_layer_ids"), "target_layer_ids", "outputs"),
+            (config.get(top := "eagle_aux_hidden_state_layer_ids"), top, "inputs"),
+            (config.get(top := "aux_hidden_state_layer_ids"), top, "inputs"),
+        ),
+        count,
+    )
+    if given is not None:
+        return given, count
     if count is None:
         raise CheckpointRefused(
             "config.json has no eagle_aux_hidden_state_layer_ids, and the usual layers depend on the "
-            "target, which is not known; give the target"
+            "target, which is not known; give the target (--target)"
         )
     return check_taps([1, count // 2 - 1, count - 4], "the usual layers", count), count
-
-
-def _warn_if_ambiguous(foreign: Foreign, ids: list[int], count: int) -> None:
-    if ids == [2, count // 2, count - 3]:
-        foreign.warnings.append(
-            f"the taps {ids} are those of checkpoints that count layer inputs; outputs are assumed, "
-            "as the key is nested (set the reading of taps, or let it be checked)"
-        )
 
 
 def _theta(foreign: Foreign, dialect: str) -> float | None:

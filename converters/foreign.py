@@ -7,18 +7,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 import mlx.core as mx
 
 from localspec.errors import CheckpointRefused, DrafterMismatch
-from localspec.models.config import Layout, RopeConfig
+from localspec.models.config import DrafterConfig, Layout, RopeConfig
 
 _HEAD_NORMS = (".self_attn.q_norm.weight", ".self_attn.k_norm.weight")
 
 TapReading = Literal["outputs", "inputs"]
+
+
+def layers_part(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of config.json that describes the layers."""
+    for key in ("transformer_layer_config", "text_config"):
+        part = config.get(key)
+        if isinstance(part, dict):
+            return part
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,7 @@ class TargetFacts:
     @classmethod
     def of_config(cls, config: dict[str, Any]) -> TargetFacts | None:
         """What a target's config.json says of it; None: not under the usual keys."""
-        part = config.get("text_config")
-        part = part if isinstance(part, dict) else config
+        part = layers_part(config)
         sizes = [part.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers")]
         whole = [size for size in sizes if type(size) is int]
         return cls(*whole) if len(whole) == len(sizes) else None
@@ -82,11 +90,7 @@ class Foreign:
     @property
     def geometry(self) -> dict[str, Any]:
         """The part of config.json that describes the layers."""
-        for key in ("transformer_layer_config", "text_config"):
-            part = self.config.get(key)
-            if isinstance(part, dict):
-                return part
-        return self.config
+        return layers_part(self.config)
 
     @property
     def nested(self) -> dict[str, Any]:
@@ -102,25 +106,24 @@ class Foreign:
         return None
 
     def integer(self, *keys: str, default: int | None = None) -> int:
-        value = self.find(*keys)
-        if value is None and default is not None:
-            return default
-        if type(value) is not int:
-            _refuse(keys[0], "a whole number", value)
+        value: int = self._typed(keys, (int,), "a whole number", default)
         return value
 
     def number(self, *keys: str, default: float) -> float:
-        value = self.find(*keys)
-        if value is None:
-            return default
-        if type(value) not in (int, float):
-            _refuse(keys[0], "a number", value)
-        return float(value)
+        return float(self._typed(keys, (int, float), "a number", default))
 
     def flag(self, *keys: str) -> bool | None:
         value = self.find(*keys)
-        if value is not None and type(value) is not bool:
-            _refuse(keys[0], "true or false", value)
+        return None if value is None else bool(self._typed(keys, (bool,), "true or false", None))
+
+    def _typed(
+        self, keys: tuple[str, ...], kinds: tuple[type, ...], what: str, default: Any
+    ) -> Any:
+        value = self.find(*keys)
+        if value is None and default is not None:
+            return default
+        if type(value) not in kinds:
+            refuse(keys[0], what, value)
         return value
 
     def rename(
@@ -253,111 +256,87 @@ class Foreign:
             )
         return rows // head_dim, key_rows // head_dim, head_dim
 
-    def rope(
-        self,
-        head_dim: int,
-        *,
-        scaled: bool = True,
-        theta: float | None = None,
-        interleaved: bool = False,
-    ) -> RopeConfig:
-        """Rotary positions; theta is kept in one of three places."""
-        parts: list[dict[str, Any]] = [
-            part
-            for holder in (self.geometry, self.config)
-            for key in ("rope_parameters", "rope_scaling")
-            if isinstance(part := holder.get(key), dict)
-        ]
-        if theta is None:
-            theta = self._rope_number("rope_theta", parts)
-            if theta is None:
-                theta = 10000.0
-                self.warnings.append("rope_theta is not given; 10000 is assumed")
-        partial = self._rope_number("partial_rotary_factor", parts)
-        neox = self.flag("rope_is_neox_style")
-        return RopeConfig(
-            theta=theta,
-            dims=head_dim if partial is None else int(head_dim * partial),
-            traditional=interleaved or neox is False,
-            scaling=_scaling(parts) if scaled else None,
-            max_position_embeddings=self.integer("max_position_embeddings", default=0) or None,
-        )
-
-    def _rope_number(self, key: str, parts: list[dict[str, Any]]) -> float | None:
-        for part in (self.config, self.nested, self.geometry, *parts):
-            value = part.get(key)
-            if value is not None:
-                if type(value) not in (int, float):
-                    _refuse(key, "a number", value)
-                return float(value)
-        return None
-
-    def stack_experts(self) -> None:
-        """Experts, one matrix each or fused, to [E, out, in] under `switch_mlp`."""
-        experts: dict[str, dict[int, mx.array]] = {}
-        for name in list(self.tensors):
-            if m := re.match(r"(.*mlp)\.experts\.(\d+)\.(\w+)\.weight$", name):
-                stack = experts.setdefault(f"{m[1]}.switch_mlp.{m[3]}.weight", {})
-                stack[int(m[2])] = self.tensors.pop(name)
-            elif m := re.match(r"(.*mlp)\.experts_(\w+)$", name):
-                # AngelSpec fuses experts as [E, in, out].
-                fused = self._fused(name)
-                self._keep(f"{m[1]}.switch_mlp.{m[2]}.weight", mx.swapaxes(fused, 1, 2), name)
-            elif m := re.match(r"(.*mlp)\.experts\.gate_up_proj$", name):
-                gate, up = mx.split(self._fused(name), 2, axis=1)  # [E, 2I, D]
-                self._keep(f"{m[1]}.switch_mlp.gate_proj.weight", gate, name)
-                self._keep(f"{m[1]}.switch_mlp.up_proj.weight", up, name)
-            elif m := re.match(r"(.*mlp)\.experts\.down_proj$", name):
-                self._keep(f"{m[1]}.switch_mlp.down_proj.weight", self._fused(name), name)
-        count = max((max(stack) + 1 for stack in experts.values()), default=0)
-        for name, stack in experts.items():
-            usual = Counter((array.shape, str(array.dtype)) for array in stack.values())
-            for index in range(count):
-                # Canonical names of single experts lead back to the file's.
-                single = name.replace("switch_mlp", f"experts.{index}")
-                if index not in stack:
-                    raise CheckpointRefused(f"the checkpoint has no tensor {single}")
-                found = (stack[index].shape, str(stack[index].dtype))
-                if found != usual.most_common(1)[0][0]:
-                    raise CheckpointRefused(
-                        f"{single} differs from the other experts in shape or type: "
-                        f"{list(found[0])} {found[1]}"
-                    )
-            first = self.own_name(name.replace("switch_mlp", "experts.0"))
-            self._keep(name, mx.stack([stack[index] for index in range(count)]), first)
-
-    def _fused(self, name: str) -> mx.array:
-        """Takes a tensor with an axis for experts, [E, .., ..], whose second axis is even."""
-        fused = self.tensors.pop(name)
-        if fused.ndim != 3 or ("gate_up" in name and fused.shape[1] % 2):
-            raise CheckpointRefused(
-                f"{name} has the shape {list(fused.shape)}, not [experts, .., ..]"
-            )
-        return fused
-
-    def _keep(self, name: str, tensor: mx.array, source: str) -> None:
+    def keep(self, name: str, tensor: mx.array, source: str) -> None:
+        """Add a tensor made of the one that the file calls as it calls `source`."""
         self.tensors[name] = tensor
         self.foreign_names[name] = self.own_name(source)
 
+    def fused_hidden(self, hidden: int, num_taps: int) -> int:
+        """The target's hidden size, which `fc` must take for every tap."""
+        given = self.integer("target_hidden_size", default=hidden)
+        found, expected = self.matrix("fc.weight"), (hidden, num_taps * given)
+        if found != expected:
+            raise CheckpointRefused(
+                f"fc.weight has the shape {list(found)}, but {num_taps} taps of {given} into "
+                f"{hidden} make {list(expected)}"
+            )
+        return given
 
-def _refuse(key: str, what: str, value: Any) -> NoReturn:
+    def taps(
+        self, places: Iterable[tuple[Any, str, TapReading]], count: int | None
+    ) -> tuple[int, ...] | None:
+        """Taps as layer outputs, from the first place that names any; None: none does.
+
+        Args:
+            places: a value out of config.json, its key, and what that key usually counts.
+            count: the target's layers; None: not known.
+        """
+        for value, key, usual in places:
+            if value is None:
+                continue
+            ids = _layer_ids(value, key)
+            chosen = self.options.taps
+            if (chosen or usual) == "inputs":
+                # speculators appends L for the verifier's last state, which does not feed the drafter.
+                ids = [index - 1 for index in ids if index != count]
+                width = self.integer("target_hidden_size", default=self.hidden_size())
+                fc = self.tensors.get("fc.weight", mx.zeros(1))
+                if count is None and fc.shape[1:] == ((len(ids) - 1) * width,):
+                    self.warnings.append(f"{key} ends with {ids.pop() + 1}, which fc does not read")
+            elif count and not chosen and ids == [2, count // 2, count - 3]:
+                self.warnings.append(
+                    f"the taps {ids} are those of checkpoints that count layer inputs; outputs are "
+                    f"assumed, as {key} usually means (set the reading of taps, or let it be checked)"
+                )
+            return check_taps(ids, key, count)
+        return None
+
+    def drafter(
+        self, shape: tuple[int, int, int], rope: RopeConfig, **others: Any
+    ) -> DrafterConfig:
+        """A configuration: what every family reads alike, and the rest.
+
+        Args:
+            shape: heads, key/value heads and head_dim.
+            others: fields of `DrafterConfig`, which win.
+        """
+        heads, kv_heads, head_dim = shape
+        alike: dict[str, Any] = {
+            "hidden_size": self.hidden_size(),
+            "num_layers": self.num_layers(),
+            "num_heads": heads,
+            "num_kv_heads": kv_heads,
+            "head_dim": head_dim,
+            "rms_norm_eps": self.number("rms_norm_eps", default=1e-6),
+            "rope": rope,
+            "vocab_size": self.integer("vocab_size"),
+            "qk_norm": self.has(".q_norm.weight", ".k_norm.weight"),
+            "qkv_bias": self.has(
+                ".q_proj.bias", ".k_proj.bias", ".v_proj.bias", "_a_proj.bias", "_mqa.bias"
+            ),
+            "o_bias": self.has(".o_proj.bias"),
+        }
+        return DrafterConfig(**alike | others)
+
+
+def refuse(key: str, what: str, value: Any) -> NoReturn:
     raise CheckpointRefused(f"config.json: {key} must be {what}, not {str(value)[:80]!r}")
 
 
-def _scaling(parts: list[dict[str, Any]]) -> dict[str, Any] | None:
-    for part in parts:
-        kind = part.get("rope_type", part.get("type", "default"))
-        if kind not in ("default", "mrope"):
-            # A drafter's positions are linear, whatever the target's images need.
-            left_out = ("rope_theta", "mrope_section", "mrope_interleaved", "partial_rotary_factor")
-            return {key: value for key, value in part.items() if key not in left_out}
-    return None
-
-
-def layer_ids(value: Any, key: str) -> list[int]:
+def _layer_ids(value: Any, key: str) -> list[int]:
     """A list of layer numbers out of config.json."""
     if not isinstance(value, list) or not value or any(type(item) is not int for item in value):
-        _refuse(key, "a list of layer numbers", value)
+        refuse(key, "a list of layer numbers", value)
     return value
 
 

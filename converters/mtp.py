@@ -4,78 +4,25 @@ that ship inside Qwen3-Next, Qwen3.5, GLM-4.5, DeepSeek-V3, MiMo and Hy3 targets
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
 
-from localspec.converters.foreign import Foreign
+from localspec.converters.data import table
+from localspec.converters.foreign import Foreign, layers_part
+from localspec.converters.rope import read_rope
 from localspec.errors import CheckpointRefused
 from localspec.models.config import ChainConfig, DrafterConfig, LatentConfig, MixtureConfig
 
-_RENAMES = [
-    (r"^model\.layers\.\d+\.(?=eh_proj|enorm|hnorm|final_layernorm|embed_tokens)", ""),
-    (r"^model\.layers\.\d+\.shared_head\.norm\.", "norm."),
-    (r"^model\.layers\.\d+\.shared_head\.head\.", "lm_head."),
-    (r"^model\.layers\.\d+\.", "layers.0."),
-    (r"^(model\.)?mtp_layers\.0\.", ""),
-    (r"^mtp\.", ""),
-    (r"^model\.", ""),
-    (r"^midlayer\.", "layers.0."),
-    (r"^(fc|input_proj)\.", "eh_proj."),
-    (r"^final_layernorm\.", "norm."),
-    (r"^(pre_fc_norm_embedding|token_layernorm)\.", "enorm."),
-    (r"^(pre_fc_norm_hidden|hidden_layernorm)\.", "hnorm."),
-    (r"^(input_layernorm|post_attention_layernorm|self_attn|mlp)\.", r"layers.0.\1."),
-    (r"\.mlp\.router\.gate\.", ".mlp.gate."),
-    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
-    (r"\.mlp\.(shared_mlp|shared_experts)\.", ".mlp.shared_expert."),
-]
-_EXPERTS = [
-    (r"\bmlp\.shared_expert\.", "mlp.shared_mlp."),
-    (r"\bmlp\.gate\.", "mlp.router.gate."),
-]
-_QWEN = [
-    (r"^eh_proj\.", "fc."),
-    (r"^enorm\.", "pre_fc_norm_embedding."),
-    (r"^hnorm\.", "pre_fc_norm_hidden."),
-    (r"^", "mtp."),
-]
-_MIMO = [
-    (r"^layers\.0\.", ""),
-    (r"^eh_proj\.", "input_proj."),
-    (r"^enorm\.", "token_layernorm."),
-    (r"^hnorm\.", "hidden_layernorm."),
-    (r"^norm\.", "final_layernorm."),
-]
-_OWN_NAMES = {
-    "angelspec": [
-        (r"^norm\.", "final_layernorm."),
-        (r"^layers\.0\.", "midlayer."),
-        *_EXPERTS,
-        (r"switch_mlp\.(\w+)\.weight$", r"experts_\1"),
-    ],
-    "hy3": [(r"^norm\.", "final_layernorm."), (r"^layers\.0\.", ""), *_EXPERTS],
-    "glm4": [
-        (r"^norm\.", "shared_head.norm."),
-        (r"^layers\.0\.", ""),
-        (r"\.expert_bias$", ".gate.e_score_correction_bias"),
-        (r"\.shared_expert\.", ".shared_experts."),
-    ],
-    "qwen3_next": _QWEN,
-    "qwen3_5": _QWEN,
-    "qwen3_mtp": _QWEN,
-    "mimo": [*_MIMO, (r"^", "model.mtp_layers.0.")],
-    "speculators": [*_MIMO, (r"^", "mtp_layers.0.")],
-}
-_OWN_NAMES["deepseek_v3"] = _OWN_NAMES["glm4"]
+_NAMES = table("names")["mtp"]
 _ZERO_CENTRED = ("qwen3_next", "qwen3_5")
 
 
 def is_native(config: dict[str, Any]) -> bool:
     """Whether the folder is a whole target that may hold an MTP layer."""
-    part = config.get("text_config")
-    part = part if isinstance(part, dict) else config
+    part = layers_part(config)
     return any(config.get(key) or part.get(key) for key in _COUNTS) or "qwen3_next" in str(
         config.get("model_type")
     )
@@ -87,17 +34,13 @@ _COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
 
 def belongs(config: dict[str, Any]) -> Callable[[str], bool]:
     """Which of a target's tensors are its MTP layer's; the others need not be read."""
-    part = config.get("text_config")
-    part = part if isinstance(part, dict) else config
+    part = layers_part(config)
     layer = re.escape(str(part.get("num_hidden_layers")))
     pattern = re.compile(rf"(mtp\.|(model\.)?mtp_layers\.|model\.layers\.{layer}\.)")
     served = "qwen3_mtp" in str(config.get("model_type"))
-    return lambda name: (
-        bool(pattern.match(name))
-        or (
-            served
-            and name in ("lm_head.weight", "model.embed_tokens.weight", "embed_tokens.weight")
-        )
+    return lambda name: bool(
+        pattern.match(name)
+        or (served and re.fullmatch(r"lm_head\.weight|(model\.)?embed_tokens\.weight", name))
     )
 
 
@@ -108,11 +51,11 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         CheckpointRefused: names the key or tensor that does not fit.
     """
     _keep_first_layer(foreign)
-    own = _OWN_NAMES.get(dialect, [])
+    own = _NAMES.get(dialect, [])
     if dialect in ("hy3", "glm4", "deepseek_v3"):
         own = [*own, (r"^", f"model.layers.{foreign.integer('num_hidden_layers')}.")]
-    foreign.rename(_RENAMES, own, _is_copy)
-    foreign.stack_experts()
+    foreign.rename(_NAMES["canonical"], own, _is_copy)
+    _stack_experts(foreign)
     tensors = foreign.tensors
     if "eh_proj.weight" not in tensors:
         raise CheckpointRefused("the checkpoint holds no MTP layer: no tensor eh_proj.weight")
@@ -127,28 +70,20 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
     hidden = foreign.hidden_size()
     latent = _latent(foreign) if any(".kv_a_proj" in name for name in tensors) else None
     if latent:
-        heads = kv_heads = foreign.integer("num_attention_heads")
-        rotated = foreign.integer("qk_rope_head_dim")
-        head_dim = latent.unrotated_dim + rotated
+        heads, rotated = foreign.integer("num_attention_heads"), foreign.integer("qk_rope_head_dim")
+        shape = (heads, heads, latent.unrotated_dim + rotated)
         # DeepSeek turns neighbours together, unless a configuration of transformers says otherwise.
-        rope = foreign.rope(rotated, interleaved=foreign.flag("rope_interleave") is not False)
+        rope = read_rope(foreign, rotated, interleaved=foreign.flag("rope_interleave") is not False)
     else:
-        heads, kv_heads, head_dim = foreign.attention(hidden, gated=zero_centred)
-        rope = foreign.rope(head_dim)
-    vocab = foreign.integer("vocab_size")
+        shape = foreign.attention(hidden, gated=zero_centred)
+        rope = read_rope(foreign, shape[-1])
     mixture = _mixture(foreign, dialect)
-    config = DrafterConfig(
+    config = foreign.drafter(
+        shape,
+        rope,
         architecture="mtp",
-        hidden_size=hidden,
         intermediate_size=mixture.intermediate_size if mixture else foreign.intermediate_size(),
-        num_layers=foreign.num_layers(),
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        rms_norm_eps=foreign.number("rms_norm_eps", default=1e-6),
-        rope=rope,
-        vocab_size=vocab,
-        draft_vocab_size=vocab,
+        draft_vocab_size=foreign.integer("vocab_size"),
         target_hidden_size=hidden,
         tap_layers=(),
         target_layers=foreign.target_layers(
@@ -156,11 +91,6 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
             if dialect in ("angelspec", "speculators")
             else foreign.integer("num_hidden_layers")
         ),
-        qk_norm=foreign.has(".q_norm.weight", ".k_norm.weight"),
-        qkv_bias=foreign.has(
-            ".q_proj.bias", ".k_proj.bias", ".v_proj.bias", "_a_proj.bias", "_mqa.bias"
-        ),
-        o_bias=foreign.has(".o_proj.bias"),
         chain=ChainConfig(
             feed_normed=dialect not in ("glm4", "deepseek_v3"),
             target_normed=_target_normed(foreign, dialect),
@@ -171,6 +101,42 @@ def translate(foreign: Foreign, dialect: str) -> tuple[DrafterConfig, dict[str, 
         ),
     )
     return config, tensors
+
+
+def _stack_experts(foreign: Foreign) -> None:
+    """Experts, one matrix each or fused, to [E, out, in] under `switch_mlp`."""
+    tensors = foreign.tensors
+    single: dict[str, dict[int, mx.array]] = defaultdict(dict)
+    for name in list(tensors):
+        if m := re.fullmatch(r"(.*mlp)\.experts\.(\d+)\.(\w+)\.weight", name):
+            single[f"{m[1]}.switch_mlp.{m[3]}.weight"][int(m[2])] = tensors.pop(name)
+        elif m := re.fullmatch(r"(.*mlp)\.experts(\.gate_up|\.down|_gate|_up|_down)_proj", name):
+            fused = tensors.pop(name)
+            if fused.ndim != 3 or (m[2] == ".gate_up" and fused.shape[1] % 2):
+                raise CheckpointRefused(
+                    f"{name} has the shape {list(fused.shape)}, not [experts, .., ..]"
+                )
+            if m[2][0] == "_":
+                # AngelSpec's are [E, in, out].
+                fused = mx.swapaxes(fused, 1, 2)
+            halves = mx.split(fused, 2, axis=1) if m[2] == ".gate_up" else [fused]
+            for part, tensor in zip(m[2][1:].split("_"), halves, strict=True):
+                foreign.keep(f"{m[1]}.switch_mlp.{part}_proj.weight", tensor, name)
+    count = max((max(stack) + 1 for stack in single.values()), default=0)
+    for name, stack in single.items():
+        usual = Counter((array.shape, array.dtype) for array in stack.values()).most_common(1)
+        for index in range(count):
+            # Canonical names of single experts lead back to the file's.
+            one = name.replace("switch_mlp", f"experts.{index}")
+            if index not in stack:
+                raise CheckpointRefused(f"the checkpoint has no tensor {one}")
+            shape, dtype = stack[index].shape, stack[index].dtype
+            if (shape, dtype) != usual[0][0]:
+                raise CheckpointRefused(
+                    f"{one} differs from the other experts in shape or type: {list(shape)} {dtype}"
+                )
+        first = name.replace("switch_mlp", "experts.0")
+        foreign.keep(name, mx.stack([stack[index] for index in range(count)]), first)
 
 
 def _is_copy(name: str) -> bool:

@@ -48,13 +48,15 @@ class Checkpoint:
     files: list[Path]
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json.
+def read_config(source: Path) -> dict[str, Any]:
+    """The config.json of a folder, or that beside a file of weights.
 
     Raises:
         CheckpointRefused: it is missing, no JSON object, or has a key with no possible number.
     """
-    path = folder / "config.json"
+    path = (source if source.is_dir() else source.parent) / "config.json"
+    if source.is_file() and not path.is_file():
+        _refuse(source, f"expected config.json beside it, but there is no {path}")
     config = _read_json(path, 0, _size(path, _MAX_CONFIG))
     left: list[tuple[str, Any]] = [("", config)]
     while left:
@@ -83,7 +85,7 @@ def read_checkpoint(source: Path, *, only: Callable[[str], bool] | None = None) 
     folder = source if source.is_dir() else source.parent
     if folder != source and source.suffix not in _SUFFIXES:
         _refuse(source, f"is no folder; expected one, or a file with {', '.join(_SUFFIXES)}")
-    config = read_config(folder)
+    config = read_config(source)
     main = _tensor_file(folder) if folder == source else source
     files = [folder / "config.json", main]
     shards = _shards(main) if main.suffix == ".json" else {main.name: []}

@@ -18,11 +18,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
-from localspec.errors import LocalspecError, ModelNotFound
+from localspec import hub
+from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -73,20 +73,6 @@ class InstalledModel:
     kind: str
 
 
-_ALLOWED_FILES = [
-    "*.json",
-    "model*.safetensors",
-    "tokenizer.model",
-    "*.tiktoken",
-    "*.txt",
-    "*.jsonl",
-    "*.jinja",
-]
-"""What mlx-lm fetches of a Hub model, without code."""
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_SHARD = re.compile(r"-of-(\d+)\.safetensors$")
 _KINDS = ("bundled", "gguf", "hub")
 _PULL_TIMEOUT_S = 3600
 
@@ -112,6 +98,8 @@ def resolve_model(name: str, *, notify: Notify | None = None) -> Path:
     path = Path(name).expanduser()
     if name and _is(path.is_dir):
         if (path / "config.json").is_file():
+            if _is_drafter(path):
+                raise ModelNotFound(f"{path} is a drafter, not a model; give it with -d")
             return path.resolve()
         # A bundled name may also be the name of a folder that is no model.
         if name not in BUNDLED:
@@ -120,8 +108,8 @@ def resolve_model(name: str, *, notify: Notify | None = None) -> Path:
         return _resolve_gguf(path.resolve(), say)
     if name in BUNDLED:
         return _resolve_bundled(name, say)
-    if path.suffix.lower() != ".gguf" and _HUB_ID.fullmatch(name):
-        return _resolve_hub(name, say)
+    if path.suffix.lower() != ".gguf" and hub.is_id(name):
+        return hub.snapshot(name, hub.MODEL, notify=say)
     raise ModelNotFound(_nothing_found(name))
 
 
@@ -154,6 +142,17 @@ def _is(test: Callable[[], bool]) -> bool:
 
 def _say_nothing(message: str) -> None:
     pass
+
+
+def _is_drafter(folder: Path) -> bool:
+    from localspec.converters.dialects import is_drafter
+    from localspec.converters.reading import read_config
+
+    try:
+        config = read_config(folder)
+    except CheckpointRefused:
+        return False
+    return "format_version" in config or is_drafter(config)
 
 
 def _nothing_found(name: str) -> str:
@@ -356,114 +355,6 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-# The Hub.
-
-
-def _resolve_hub(name: str, say: Notify) -> Path:
-    return hub_snapshot(name, _ALLOWED_FILES, _missing, notify=say)
-
-
-def hub_snapshot(
-    name: str,
-    files: list[str],
-    missing: Callable[[Path], str | None],
-    *,
-    notify: Notify | None = None,
-) -> Path:
-    """The folder of a Hub id: its cache first, without asking a server, the network second.
-
-    Args:
-        files: patterns of what to fetch.
-        missing: what a folder lacks to be complete; None: nothing.
-        notify: told of a download.
-
-    Raises:
-        ModelNotFound: it could not be fetched, with the reason.
-    """
-    from huggingface_hub import model_info, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
-
-    if folder := _cached_snapshot(name, missing):
-        return folder
-    # Bars are drawn for a person who watches, not into a log.
-    bars = enable_progress_bars if sys.stderr.isatty() else disable_progress_bars
-    bars()
-    try:
-        model_info(name)
-        (notify or _say_nothing)(f"downloading {name} from the Hub")
-        folder = Path(snapshot_download(name, allow_patterns=files))
-    except GatedRepoError as error:
-        raise ModelNotFound(
-            f"'{name}' is gated on the Hub: accept its terms there and log in with `hf auth login`"
-        ) from error
-    except RepositoryNotFoundError as error:
-        raise ModelNotFound(
-            f"{_nothing_found(name)}; the Hub has no such model, or it is private"
-        ) from error
-    except HFValidationError as error:
-        raise ModelNotFound(_nothing_found(name)) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        raise ModelNotFound(
-            f"'{name}' is no folder here, not complete in the Hub's cache, and the Hub cannot be reached"
-        ) from error
-    except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelNotFound(f"'{name}' could not be fetched from the Hub: {reason}") from error
-    if lacks := missing(folder):
-        raise ModelNotFound(f"'{name}' on the Hub is no model that mlx-lm loads: it has no {lacks}")
-    return folder
-
-
-def _cached_snapshot(name: str, missing: Callable[[Path], str | None]) -> Path | None:
-    """A Hub model's folder in the local cache, if it is complete; asks no server."""
-    from huggingface_hub import constants
-
-    repository = Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
-    try:
-        revision = (repository / "refs" / "main").read_text().strip()
-    except OSError:
-        return None
-    folder = repository / "snapshots" / revision
-    return folder if revision and folder.is_dir() and not missing(folder) else None
-
-
-def _missing(folder: Path) -> str | None:
-    """The first thing that a model folder lacks, or None."""
-    if not (folder / "config.json").is_file():
-        return "config.json"
-    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        return "tokenizer"
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return _missing_without_index(folder)
-    try:
-        shards: dict[str, Any] = json.loads(index.read_text())["weight_map"]
-        names = sorted(set(shards.values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return f"readable {index.name}"
-    return next((shard for shard in names if not (folder / shard).is_file()), None)
-
-
-def _missing_without_index(folder: Path) -> str | None:
-    names = [path.name for path in folder.glob("model*.safetensors")]
-    if not names:
-        return "model.safetensors"
-    totals = [int(of[1]) for name in names if (of := _SHARD.search(name))]
-    return "model.safetensors.index.json" if len(totals) < max(totals, default=0) else None
-
-
 def _in_hub_cache() -> Iterator[InstalledModel]:
-    """Cached Hub models that are complete and of the kind that mlx-lm loads."""
-    from huggingface_hub import constants
-
-    for repository in sorted(Path(constants.HF_HUB_CACHE).glob("models--*--*")):
-        name = repository.name.removeprefix("models--").replace("--", "/", 1)
-        if folder := _cached_snapshot(name, _missing):
-            yield InstalledModel(name, folder, _size(folder), "hub")
+    for name, folder in hub.cached_repositories(hub.MODEL):
+        yield InstalledModel(name, folder, _size(folder), "hub")

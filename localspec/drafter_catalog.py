@@ -7,20 +7,50 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import catalog
+from localspec import catalog, hub
 from localspec.converters.convert import translate, write
 from localspec.converters.foreign import Options, TargetFacts
+from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound
 from localspec.models.load import CONFIG_FILE
 
 Notify = Callable[[str], None]
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.bin", "*.pt"]
 _IMPORT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledDrafter:
+    """A public drafter that loads without the network.
+
+    Attributes:
+        name: its Hub id.
+        architecture: of the six.
+        path: its checkpoint in the Hub's cache, or the folder that it was imported into.
+    """
+
+    name: str
+    architecture: str
+    path: Path
+
+
+def installed_drafters(model: str) -> list[InstalledDrafter]:
+    """Public drafters of a model that are here already; the one to prefer first. Fetches nothing.
+
+    Args:
+        model: its Hub id, or a folder of that name.
+    """
+    imported = _imported()
+    found = []
+    for drafter in drafters_for(model):
+        path = hub.cached(drafter.name, hub.DRAFTER) or imported.get(drafter.name)
+        if path is not None:
+            found.append(InstalledDrafter(drafter.name, drafter.architecture, path))
+    return found
 
 
 def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = None) -> Path:
@@ -36,20 +66,36 @@ def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = N
         CheckpointRefused: it cannot be imported right.
         DrafterMismatch: it was made for another target.
     """
-    source = find_checkpoint(name, notify=notify)
+    if not (Path(name).expanduser().exists() or hub.is_id(name)):
+        raise ModelNotFound(
+            f"no drafter is called '{name}'; give none, ngram, auto, a folder or a Hub id"
+        )
+    return import_once(find_checkpoint(name, notify=notify), name, target=target, notify=notify)
+
+
+def import_once(
+    source: Path, name: str, *, target: TargetFacts, notify: Notify | None = None
+) -> Path:
+    """A drafter's folder in localspec's form; arguments and errors as `resolve_drafter`.
+
+    Args:
+        source: where its files are.
+        name: what it goes by.
+    """
     if is_converted(source):
         return source
-    folder = catalog.cache_dir() / "drafters" / f"{source.name}-{_key(source, target)}"
+    short = name.rstrip("/").rpartition("/")[2]
+    folder = _cache() / f"{short}-{_key(source, target)}"
     if not (folder / CONFIG_FILE).is_file():
         if notify:
             notify(f"importing {name} (once)")
-        converted = translate(
-            source, target=target, options=Options(), name=name.rstrip("/").rpartition("/")[2]
-        )
+        converted = translate(source, target=target, options=Options(), name=short)
         if notify:
             for warning in converted.report.warnings:
                 notify(f"{name}: {warning}")
         try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            _note(folder).write_text(json.dumps({"name": name}), encoding="utf-8")
             write(converted, folder)
         except OSError as error:
             # Another process may have been first.
@@ -65,13 +111,36 @@ def find_checkpoint(name: str, *, notify: Notify | None = None) -> Path:
         ModelNotFound: nothing has this name, or it could not be fetched, with the reason.
     """
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():
         return path.resolve()
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        return catalog.hub_snapshot(name, _HUB_FILES, lambda folder: None, notify=notify)
+    if hub.is_id(name):
+        return hub.snapshot(name, hub.DRAFTER, notify=notify)
     raise ModelNotFound(
-        f"no drafter is called '{name}'; give none, ngram, auto, a folder or a Hub id"
+        f"'{name}' does not exist: it is no folder, no file and no Hub id (org/name)"
     )
+
+
+def _imported() -> dict[str, Path]:
+    """Imported drafters by the name they go by."""
+    found = {}
+    for note in sorted(_cache().glob("*.json")):
+        folder = note.with_name(note.name.removesuffix(".json"))
+        try:
+            name = str(json.loads(note.read_text(encoding="utf-8"))["name"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if is_converted(folder):
+            found[name] = folder
+    return found
+
+
+def _cache() -> Path:
+    return catalog.cache_dir() / "drafters"
+
+
+def _note(folder: Path) -> Path:
+    """Beside an imported folder: the name it goes by."""
+    return folder.with_name(f"{folder.name}.json")
 
 
 def is_converted(source: Path) -> bool:

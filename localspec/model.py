@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from localspec import catalog
+from localspec.checks import checked
 from localspec.engine.drafters import make_drafter
 from localspec.engine.generation import Generation
 from localspec.engine.loading import load_target
 from localspec.engine.metrics import Stats
-from localspec.engine.request import Committed, Finished, Prefilled, Request
+from localspec.engine.request import Committed, Event, Prefilled, Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Stream, Worker
@@ -97,6 +98,7 @@ _worker = Worker()
 _loaded: dict[Path, _Loaded] = {}
 
 
+@checked
 def load(
     model: str = catalog.DEFAULT_MODEL,
     *,
@@ -115,19 +117,19 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, bound = _worker.call(_acquire, folder, drafter, notify)
-    return Model(model, folder, drafter, loaded, bound)
+    loaded, chosen, bound = _worker.call(_acquire, model, folder, drafter, notify)
+    return Model(model, folder, chosen, loaded, bound)
 
 
 def _acquire(
-    folder: Path, drafter: str, notify: Callable[[str], None] | None
-) -> tuple[_Loaded, Drafter | None]:
+    name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
+) -> tuple[_Loaded, str, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
-    bound = make_drafter(drafter, loaded.target, notify=notify)
+    chosen, bound = make_drafter(drafter, loaded.target, model=name, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
-    return loaded, bound
+    return loaded, chosen, bound
 
 
 def _release(folder: Path) -> None:
@@ -142,7 +144,7 @@ class Model:
 
     Attributes:
         name: the target's name, as given.
-        drafter: the drafter's name, as given.
+        drafter: the drafter's name, as given; for `auto`, of the one it found.
         folder: where the target's files are.
     """
 
@@ -177,8 +179,11 @@ class Model:
             raw: the text as it is.
 
         Raises:
-            UsageError: messages or a system prompt with `raw`, or a template that refuses them.
+            UsageError: an empty prompt, messages or a system prompt with `raw`, or a template that
+                refuses them.
         """
+        if not prompt:
+            raise UsageError("the prompt is empty")
         if raw or not self.has_chat_template:
             if system is not None or not isinstance(prompt, str):
                 why = "raw text was asked for" if raw else f"'{self.name}' has no chat template"
@@ -195,6 +200,7 @@ class Model:
         """The text of token ids, special tokens included."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
 
+    @checked
     def stream(
         self,
         prompt: str | Sequence[Message],
@@ -264,8 +270,8 @@ class Model:
 
 
 @dataclass
-class TextStream:
-    """Pieces of one generation; `result` is there when they end. Leaving early cancels."""
+class TextStream(Iterator[Piece]):
+    """Pieces of one generation; `result` is there when they end. Letting go of it cancels."""
 
     model: Model
     _events: Stream
@@ -274,6 +280,21 @@ class TextStream:
     _tokens: list[int] = field(default_factory=list)
     _text: list[str] = field(default_factory=list)
     _result: Result | None = None
+
+    def __post_init__(self) -> None:
+        self._iterator = iter(self._events)
+        self._detokenizer = StreamingDetokenizer(self.model.decode)
+        self._stops = StopStrings(self._stop)
+        weakref.finalize(self, self._events.cancel)
+
+    def __next__(self) -> Piece:
+        while self._result is None:
+            piece = self._take(next(self._iterator))
+            if piece is not None:
+                return piece
+        # A stop text ends the pieces before the generation has ended.
+        self.cancel()
+        raise StopIteration
 
     def cancel(self) -> None:
         """End within one round; the pieces then end too."""
@@ -285,39 +306,32 @@ class TextStream:
         assert self._result is not None, "the stream has not ended"
         return self._result
 
-    def __iter__(self) -> Iterator[Piece]:
-        detokenizer = StreamingDetokenizer(self.model.decode)
-        stops = StopStrings(self._stop)
-        for event in self._events:
-            if isinstance(event, Prefilled):
-                if self._on_prefill:
-                    self._on_prefill(event.done, event.total)
-            elif isinstance(event, Committed):
-                text, stopped = self._read(event, detokenizer, stops)
-                self._tokens.extend(event.tokens)
-                self._text.append(text)
-                yield Piece(text, event.tokens, event.num_accepted, event.stats)
-                if stopped:
-                    self._finish("stop", event.stats)
-                    return
-            elif isinstance(event, Finished):
-                rest = detokenizer.finish()
-                # A limit may cut a character in two; what is there of it is no text.
-                rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
-                text, stopped = stops.push(rest)
-                text += "" if stopped else stops.flush()
-                self._text.append(text)
-                if text:
-                    yield Piece(text, [], 0, event.stats)
-                self._finish("stop" if stopped else event.reason, event.stats)
+    def _take(self, event: Event) -> Piece | None:
+        if isinstance(event, Prefilled):
+            if self._on_prefill:
+                self._on_prefill(event.done, event.total)
+            return None
+        if isinstance(event, Committed):
+            text, stopped = self._read(event)
+            self._tokens.extend(event.tokens)
+            self._text.append(text)
+            if stopped:
+                self._finish("stop", event.stats)
+            return Piece(text, event.tokens, event.num_accepted, event.stats)
+        rest = self._detokenizer.finish()
+        # A limit may cut a character in two; what is there of it is no text.
+        rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
+        text, stopped = self._stops.push(rest)
+        text += "" if stopped else self._stops.flush()
+        self._text.append(text)
+        self._finish("stop" if stopped else event.reason, event.stats)
+        return Piece(text, [], 0, event.stats) if text else None
 
-    def _read(
-        self, event: Committed, detokenizer: StreamingDetokenizer, stops: StopStrings
-    ) -> tuple[str, bool]:
+    def _read(self, event: Committed) -> tuple[str, bool]:
         tokens = event.tokens
         if tokens[-1] in self.model._stop_ids:
             tokens = tokens[:-1]
-        return stops.push(detokenizer.push(tokens))
+        return self._stops.push(self._detokenizer.push(tokens))
 
     def _finish(self, reason: str, stats: Stats) -> None:
         self._result = Result(

@@ -18,6 +18,25 @@ Step = Callable[[int, mx.array], tuple[mx.array, mx.array | None]]
 """Draft k, from k and the token before it [B]: logits [B, Vd], and confidence [B] if it has one."""
 
 
+def check_fit(
+    config: DrafterConfig, hidden_size: int, vocab_size: int, num_layers: int | None
+) -> None:
+    """Whether a drafter was made for a target of these sizes; None: not known.
+
+    Raises:
+        DrafterMismatch: it was not.
+    """
+    for name, mine, its in (
+        ("hidden_size", config.target_hidden_size, hidden_size),
+        ("vocab_size", config.vocab_size, vocab_size),
+        ("number of layers", config.target_layers or num_layers, num_layers),
+    ):
+        if its is not None and mine != its:
+            raise DrafterMismatch(
+                f"the drafter was made for a target whose {name} is {mine}, but this target's is {its}"
+            )
+
+
 class BaseDrafter(nn.Module):
     """Embedding, head and vocabulary, the drafter's own or the target's.
 
@@ -54,16 +73,7 @@ class BaseDrafter(nn.Module):
             DrafterMismatch: sizes differ, or a tap is not before the target's last layer.
         """
         config = self.config
-        for name, mine, its in (
-            ("hidden size", config.target_hidden_size, target.hidden_size),
-            ("vocabulary", config.vocab_size, target.vocab_size),
-            ("number of layers", config.target_layers or target.num_layers, target.num_layers),
-        ):
-            if mine != its:
-                raise DrafterMismatch(
-                    f"the drafter was made for a target whose {name} is {mine}, but this target's "
-                    f"is {its}"
-                )
+        check_fit(config, target.hidden_size, target.vocab_size, target.num_layers)
         for tap in config.tap_layers:
             if tap >= target.num_layers - 1:
                 raise DrafterMismatch(

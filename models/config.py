@@ -48,12 +48,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from localspec.errors import CheckpointRefused
+from localspec.models.decoding import decode
 
 FORMAT_VERSION = 1
 _MAX_SIZE = 2**20
@@ -405,7 +404,7 @@ class DrafterConfig:
         Raises:
             CheckpointRefused: an unknown or missing key, or a value of the wrong type or range.
         """
-        return _decode(cls, values, "")
+        return decode(cls, values, "")
 
 
 def check_taps_inside(tap_layers: tuple[int, ...], target_layers: int) -> None:
@@ -430,46 +429,3 @@ def _size(value: int, name: str, limit: int = _MAX_SIZE) -> None:
 def _positive(value: float, name: str) -> None:
     if not (value > 0 and math.isfinite(value)):
         raise CheckpointRefused(f"{name} must be a positive number, not {value}")
-
-
-T = TypeVar("T")
-
-
-def _decode(kind: type[T], value: Any, path: str) -> T:
-    """JSON to a dataclass of this file, by its annotations; `path` names the place in messages."""
-    if not isinstance(value, dict):
-        raise CheckpointRefused(f"{path or 'config.json'} must be an object, not {value!r}")
-    prefix = f"{path}." if path else ""
-    fields = {item.name: item for item in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for key in value:
-        if key not in fields:
-            raise CheckpointRefused(f"{prefix}{key} is no key of a localspec drafter")
-    for name, item in fields.items():
-        if name not in value and item.default is dataclasses.MISSING:
-            raise CheckpointRefused(f"{prefix}{name} is missing")
-    hints = typing.get_type_hints(kind)
-    return kind(
-        **{key: _decode_value(hints[key], item, prefix + key) for key, item in value.items()}
-    )
-
-
-def _decode_value(hint: Any, value: Any, path: str) -> Any:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):  # only ever `X | None`
-        return None if value is None else _decode_value(arguments[0], value, path)
-    if origin is Literal:
-        if value not in arguments:
-            raise CheckpointRefused(f"{path} must be one of {', '.join(arguments)}, not {value!r}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise CheckpointRefused(f"{path} must be a list, not {value!r}")
-        return tuple(_decode_value(arguments[0], item, path) for item in value)
-    if dataclasses.is_dataclass(hint):
-        return _decode(typing.cast(type[Any], hint), value, path)
-    plain = origin or hint
-    if plain is float and type(value) is int:
-        return float(value)
-    if type(value) is not plain:
-        raise CheckpointRefused(f"{path} must be of type {plain.__name__}, not {value!r}")
-    return value

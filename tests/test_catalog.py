@@ -338,7 +338,7 @@ def test_a_download_leaves_code_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_download_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cached("org/name", {"README.json": ""}, tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
-    assert "no model that mlx-lm loads: it has no config.json" in message("org/name")
+    assert "no model that localspec loads: it has no config.json" in message("org/name")
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from localspec.model import Model
 
 HELLO = "What is the capital of France? Answer in one sentence."
 ANSWER = "The capital of France is Paris."
+
+GOLDEN = Path(__file__).parent / "golden"
 
 Capture = pytest.CaptureFixture[str]
 
@@ -84,6 +87,8 @@ def test_a_system_prompt_and_stops_are_heeded(smollm2: Model, capsys: Capture) -
         (["generate", "x", "--width", "wide"], 2, "--width"),
         (["generate", "x", "--nonesuch"], 2, "--nonesuch"),
         (["generate"], 2, "prompt"),
+        (["generate", "x", "-m", str(GOLDEN / "dflash-zlab")], 1, "is a drafter, not a model"),
+        (["generate", "x", "-d", ""], 2, "drafter's name is empty"),
         (["nonesuch"], 2, "nonesuch"),
         (["models", "pull", "nonesuch"], 1, "nonesuch"),
     ],
@@ -96,6 +101,33 @@ def test_mistakes_are_one_line_on_stderr(
     assert out == ""
     assert err.count("\n") == 1
     assert names in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--temperature", "-1"],
+        ["--temperature", "nan"],
+        ["--top-k", "-1"],
+        ["--width", "-2"],
+        ["--max-tokens", "0"],
+        ["--stop", ""],
+    ],
+    ids=" ".join,
+)
+def test_values_are_checked_before_the_model_is_loaded(arguments: list[str]) -> None:
+    # A model that is not there would be the first complaint.
+    assert run(["generate", "x", "-m", "/no/such/folder", *arguments]) == 2
+
+
+def test_without_a_command_the_help_is_printed(capsys: Capture) -> None:
+    assert run([]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: localspec")
+    assert "\n  generate " in out
+    assert err == ""
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"localspec {version('localspec')}\n"
 
 
 def test_models_lists_what_is_installed(smollm2: Model, capsys: Capture) -> None:
@@ -120,13 +152,23 @@ def test_doctor_says_what_there_is(capsys: Capture) -> None:
     assert {"chip", "memory", "device", "blas", "mlx"} <= set(facts)
 
 
+def test_doctor_notices_an_unusable_cache_folder(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below"):
+        monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / folder))
+        assert run(["doctor"]) == 1
+        assert f"problem: the cache folder {tmp_path / folder} cannot" in capsys.readouterr().out
+
+
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "localspec", *arguments]
 
 
 def test_a_closed_pipe_ends_quietly(smollm2: Model) -> None:
     writer = subprocess.Popen(
-        command("generate", "Count to one hundred.", "--max-tokens", "200"),
+        command("generate", "Count to one hundred.", "--max-tokens", "60"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
@@ -146,15 +188,49 @@ def test_an_interrupt_keeps_what_was_printed(smollm2: Model) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
+        # Where the tests themselves run in the background, interrupts would be ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert writer.stdout is not None
     first = os.read(writer.stdout.fileno(), 1)
-    time.sleep(0.5)
     writer.send_signal(signal.SIGINT)
     out, err = writer.communicate(timeout=60)
     assert writer.returncode == 130
     assert (first + out).strip()
     assert err == b""
+
+
+def in_shell(redirections: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    line = f"{shlex.join(command(*arguments))} {redirections}"
+    return subprocess.run(["bash", "-c", line], capture_output=True, timeout=120)
+
+
+def test_a_closed_standard_input_is_no_input(smollm2: Model) -> None:
+    done = in_shell("<&-", "generate", HELLO, "--max-tokens", "3")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"The capital of\n", b"")
+    done = in_shell("<&-", "generate")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"there is no prompt" in done.stderr
+
+
+def test_a_full_device_is_one_line(smollm2: Model) -> None:
+    done = in_shell(">/dev/full </dev/null", "models")
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"No space left" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_standard_input_that_is_no_text_is_refused() -> None:
+    done = in_shell(r"< <(printf '\xff\xfe')", "generate")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"UTF-8 text" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_closed_standard_output_is_a_reader_gone() -> None:
+    for redirections in (">&- </dev/null", ">&- 2>&- <&-"):
+        done = in_shell(redirections, "--version")
+        assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_failure_keeps_its_exit_code_in_a_pipe(tmp_path: Path) -> None:

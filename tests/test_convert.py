@@ -13,14 +13,14 @@ from typing import Any
 
 import mlx.core as mx
 import pytest
-from golden_cases import GoldenCase, run_case
+from golden_cases import GoldenCase, case_folders, run_case
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec.cli import run
 from localspec.converters.convert import convert
 from localspec.converters.foreign import Options, TargetFacts
-from localspec.converters.public import PUBLIC_DRAFTERS, drafters_for
+from localspec.converters.public import drafters_for, public_drafters
 from localspec.drafter_catalog import is_converted, resolve_drafter
 from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound, UsageError
 from localspec.models import load
@@ -253,7 +253,7 @@ def test_public_drafters_are_found_by_target() -> None:
     assert "z-lab/Qwen3-8B-DFlash-b16" in names
     assert not any("4b" in name.lower() for name in names)
     assert not drafters_for("Qwen/Qwen3-8B-Base")
-    assert {drafter.architecture for drafter in PUBLIC_DRAFTERS} == {
+    assert {drafter.architecture for drafter in public_drafters()} == {
         "eagle3",
         "mtp",
         "dflash",
@@ -277,6 +277,67 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert run(["convert", source, "--check"]) == 2
     assert run(["convert", source, "--layout", "sideways"]) == 2
     assert capsys.readouterr().err.count("\n") == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "sentence"),
+    [
+        ("dflash-zlab", ["--target-raw"], "for which target_normed means nothing"),
+        ("dflash-zlab", ["--no-norm-before-residual"], "norm_before_residual means nothing"),
+        ("dflash-zlab", ["--dialect", "hy3"], "which the dialect hy3 does not have"),
+        ("eagle3-angelspec", ["--layout", "anchor_slot_unused"], "layout means nothing"),
+        ("mtp-mimo-native", ["--taps", "inputs"], "taps means nothing"),
+        ("mtp-mimo-native", ["--target-normed", "--target-raw"], "contradict each other"),
+        ("dflash-zlab", ["--bits", "5"], "'--bits': '5' is not one of '4', '8'."),
+    ],
+)
+def test_options_that_cannot_hold_are_refused(
+    source: str,
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(["convert", str(GOLDEN / source), "-o", str(out), *arguments]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_sources_that_are_none_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def complaint(source: Path | str) -> str:
+        assert run(["convert", str(source), "-o", str(tmp_path / "out")]) == 1
+        return capsys.readouterr().err
+
+    assert "'/no/such' does not exist" in complaint("/no/such")
+    assert "'' does not exist" in complaint("")
+    alone = tmp_path / "model.safetensors"
+    shutil.copy(GOLDEN / "dflash-zlab" / alone.name, alone)
+    said = complaint(alone)
+    assert f"{alone}: expected config.json beside it" in said
+    assert str(tmp_path / "config.json") in said
+    convert(GOLDEN / "dflash-zlab", tmp_path / "converted")
+    assert "needs no converting" in complaint(tmp_path / "converted")
+
+
+def test_every_golden_case_is_converted_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder in case_folders():
+        # SafeAILab's files do not say their taps, which depend on the target.
+        code = 1 if "safeailab" in folder.name else 0
+        for bits in ("4", "8"):
+            out = tmp_path / f"{folder.name}-{bits}"
+            assert run(["convert", str(folder), "-o", str(out), "--bits", bits, "--json"]) == code
+            said, error = capsys.readouterr()
+            if code:
+                assert "give the target (--target)" in error
+                assert not out.exists()
+            else:
+                assert json.loads(said)["folder"] == str(out)
+                assert load.load(out).config.quantization is not None
 
 
 def test_weights_keep_their_type(tmp_path: Path) -> None:

@@ -333,5 +333,5 @@ def test_a_target_is_known_by_its_config_alone(
     assert load.load_config(tmp_path / "out").target_layers == 10
     (tmp_path / "config.json").write_text(json.dumps({**facts, "hidden_size": 32}))
     assert run(["convert", source, "-o", str(tmp_path / "two"), "--target", target]) == 1
-    assert "hidden_size 16" in capsys.readouterr().err
+    assert "hidden_size is 16" in capsys.readouterr().err
     assert not (tmp_path / "two").exists()

@@ -7,12 +7,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from many_runs import Ints, run_many, run_one
 from scipy.stats import chi2
 from tables import Floats, TableDrafter, TableTarget, exact_law
 
 from localspec.engine import generation
 from localspec.engine.acceptance import Verdict
-from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams, sample
 
@@ -36,17 +36,25 @@ LAWS = {
 }
 
 
-def counts(drafter: Any, params: SamplingParams, runs: int = RUNS) -> Floats:
+def request(params: SamplingParams, seed: int, width: int | None = None) -> Request:
+    # Widths vary, so that the three tokens are cut into rounds in every way.
+    width = 1 + seed % 3 if width is None else width
+    return Request(PROMPT, max_tokens=3, sampling=params, seed=seed, width=width)
+
+
+def counts(
+    drafter: Any, params: SamplingParams, runs: int = RUNS, width: int | None = None
+) -> Floats:
     """How often each continuation of three tokens came, over seeded runs of the real loop."""
     target: Any = TableTarget(VOCAB, seed=1)
-    seen = np.zeros((VOCAB,) * 3)
-    for seed in range(runs):
-        # Widths vary, so that the three tokens are cut into rounds in every way.
-        request = Request(PROMPT, max_tokens=3, sampling=params, seed=seed, width=1 + seed % 3)
-        run = Generation(target, drafter, request)
-        for _ in run.run():
-            pass
-        seen[tuple(run.tokens[len(PROMPT) :])] += 1
+    tokens, _ = run_many(target, drafter, lambda seed: request(params, seed, width), runs)
+    return tally(tokens, VOCAB)
+
+
+def tally(tokens: Ints, vocab: int) -> Floats:
+    """Continuations [runs, n] -> how often each came [V]*n."""
+    seen = np.zeros((vocab,) * tokens.shape[1])
+    np.add.at(seen, tuple(tokens.T), 1)
     return seen
 
 
@@ -79,7 +87,20 @@ def test_certain_drafts_keep_the_law() -> None:
 def test_plain_decoding_has_the_law() -> None:
     params = LAWS["temperature 1, all"]
     law = exact_law(TableTarget(VOCAB, seed=1), PROMPT, params, 3)
-    assert p_value(counts(None, params), law) > 1e-3
+    assert p_value(counts(TableDrafter(VOCAB, seed=2), params, width=0), law) > 1e-3
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_many_runs_at_once_are_the_runs_one_by_one(name: str) -> None:
+    target, drafter = TableTarget(VOCAB, seed=1), TableDrafter(VOCAB, seed=2)
+    for width in (None, 0):
+        tokens, _ = run_many(target, drafter, lambda seed: request(LAWS[name], seed, width), 200)  # noqa: B023
+        for seed, text in enumerate(tokens.tolist()):
+            given = request(LAWS[name], seed, width)
+            assert run_one(target, drafter, given).tokens == [*PROMPT, *text]
+            if width == 0:
+                # Without a drafter the next step is launched before the last one is read.
+                assert run_one(target, None, given).tokens == [*PROMPT, *text]
 
 
 def test_the_test_notices_a_residual_that_is_not_subtracted(

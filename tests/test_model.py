@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import localspec
+from localspec.engine.metrics import Stats
+from localspec.engine.request import Committed, Event, Finished
 from localspec.errors import ModelNotFound, UsageError
-from localspec.model import Model
+from localspec.model import Model, TextStream
 
 FRANCE = "What is the capital of France? Answer in one sentence."
 SKY = "Why is the sky blue?"
@@ -39,7 +45,7 @@ def test_models_on_one_target_share_it(smollm2: Model) -> None:
 
 def test_a_seed_decides_sampled_text_with_and_without_drafts(smollm2: Model) -> None:
     drafted = localspec.load(drafter="ngram")
-    options = {"temperature": 0.8, "top_p": 0.95, "max_tokens": 40, "seed": 11}
+    options = {"temperature": 0.8, "top_p": 0.95, "max_tokens": 16, "seed": 11}
     first = smollm2.generate(REPEAT, **options)
     assert first.token_ids == smollm2.generate(REPEAT, **options).token_ids
     assert first.token_ids == drafted.generate(REPEAT, **options).token_ids
@@ -57,9 +63,9 @@ def test_pieces_make_the_result(smollm2: Model) -> None:
 
 
 def test_a_stop_text_ends_the_text_before_it(smollm2: Model) -> None:
-    whole = smollm2.generate(SKY, max_tokens=40)
+    whole = smollm2.generate(SKY, max_tokens=20)
     stop = whole.text[30:42]
-    cut = smollm2.generate(SKY, max_tokens=40, stop=["never said", stop])
+    cut = smollm2.generate(SKY, max_tokens=20, stop=["never said", stop])
     assert cut.text == whole.text[: whole.text.index(stop)]
     assert cut.finish_reason == "stop"
     assert len(cut.token_ids) < len(whole.token_ids)
@@ -72,10 +78,106 @@ def test_finish_reasons(smollm2: Model) -> None:
 
 def test_long_prompts_report_their_reading(smollm2: Model) -> None:
     seen: list[tuple[int, int]] = []
-    smollm2.generate("word " * 700, max_tokens=1, on_prefill=lambda *part: seen.append(part))
+    smollm2.generate("word " * 530, max_tokens=1, on_prefill=lambda *part: seen.append(part))
     assert len(seen) >= 2
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_stream_is_an_iterator(smollm2: Model) -> None:
+    stream = smollm2.stream(FRANCE)
+    first = next(stream)
+    rest = list(stream)
+    assert first.text + "".join(piece.text for piece in rest) == stream.result.text
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+class Events:
+    """In place of a generation: what it would say."""
+
+    def __init__(self, *events: Event) -> None:
+        self._events = events
+        self.cancelled = False
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def text_stream(events: Events, stop: Sequence[str] = ()) -> TextStream:
+    """A stream of bytes as tokens, of which 0 ends the text."""
+    model: Any = SimpleNamespace(
+        decode=lambda ids: bytes(ids).decode(errors="replace"),
+        _stop_ids={0},
+        name="bytes",
+        drafter="none",
+    )
+    return TextStream(model, events, stop)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"), [("length", "a€b"), ("stop", "a€b\ufffd"), ("cancelled", "a€b\ufffd")]
+)
+def test_a_limit_within_a_character_leaves_no_replacement(reason: Any, text: str) -> None:
+    whole, cut = "a€b".encode(), "€".encode()[:2]
+    said = [Committed([*whole], 0, Stats()), Committed([*cut], 1, Stats())]
+    stream = text_stream(Events(*said, Finished(reason, Stats())))
+    assert "".join(piece.text for piece in stream) == text == stream.result.text
+    assert stream.result.token_ids == [*whole, *cut]
+
+
+def test_a_stop_text_or_letting_go_cancels() -> None:
+    events = Events(Committed([*b"abc"], 0, Stats()), Committed([*b"def"], 0, Stats()))
+    stream = text_stream(events, ["b"])
+    assert [piece.text for piece in stream] == ["a"]
+    assert stream.result.finish_reason == "stop"
+    assert events.cancelled
+    events = Events()
+    stream = text_stream(events)
+    assert not events.cancelled
+    del stream
+    assert events.cancelled
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"prompt": None}, "prompt must be text or a list of mappings, not None"),
+        ({"prompt": ["hello"]}, "prompt must be"),
+        ({"max_tokens": 2.5}, "max_tokens must be a whole number, not 2.5"),
+        ({"max_tokens": True}, "max_tokens must be a whole number"),
+        ({"temperature": "hot"}, "temperature must be a number, not 'hot'"),
+        ({"seed": "s"}, "seed must be a whole number or None, not 's'"),
+        ({"stop": "text"}, "stop must be a list of texts, not 'text'"),
+        ({"stop": [1]}, "stop must be a list of texts"),
+        ({"raw": 1}, "raw must be true or false, not 1"),
+        ({"on_prefill": 3}, "on_prefill must be a function or None"),
+        ({"logit_bias": [1]}, "logit_bias must be a mapping or None"),
+        ({"prompt": ""}, "the prompt is empty"),
+        ({"prompt": "", "raw": True}, "the prompt is empty"),
+        ({"prompt": []}, "the prompt is empty"),
+    ],
+    ids=str,
+)
+def test_wrong_types_are_refused_by_name(
+    smollm2: Model, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        smollm2.generate(**{"prompt": "x", **options})
+
+
+def test_numbers_of_numpy_are_numbers(smollm2: Model) -> None:
+    options: Any = {"max_tokens": np.int64(2), "temperature": np.float32(0), "stop": ("x",)}
+    assert len(smollm2.generate(FRANCE, **options).token_ids) == 2
+
+
+def test_loading_refuses_wrong_types() -> None:
+    for arguments in ({"model": None}, {"drafter": None}, {"notify": "x"}):
+        with pytest.raises(UsageError, match=next(iter(arguments))):
+            localspec.load(**arguments)  # type: ignore[arg-type]
 
 
 def test_wrong_values_are_refused(smollm2: Model) -> None:

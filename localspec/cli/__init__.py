@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
 from localspec.cli import convert, doctor, generate, models, train
-from localspec.cli.output import ReaderGone
+from localspec.cli.output import ReaderGone, write
 from localspec.errors import LocalspecError
 
 app = typer.Typer(
     name="localspec",
     help="Make a local language model answer faster without changing what it answers.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -27,6 +29,21 @@ app.command("convert")(convert.convert)
 app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
+
+
+@app.callback()
+def localspec(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Make a local language model answer faster without changing what it answers."""
+    if show_version:
+        write(f"localspec {version('localspec')}")
+    elif context.invoked_subcommand is None:
+        write(context.get_help())
+    else:
+        return
+    raise typer.Exit
 
 
 def main() -> None:
@@ -40,19 +57,17 @@ def main() -> None:
 
 def _open_standard_streams() -> None:
     """Else a file opened later gets the number of a closed one, and MLX takes 0 for failure."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stdout is not None:
-        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            assert opened == number
+            setattr(sys, name, os.fdopen(opened, "w" if number else "r", closefd=False))
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
 def _discard_output() -> None:
     """Python flushes standard output once more when it ends, and must not fail then."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run(arguments: list[str]) -> int:
@@ -66,7 +81,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except typer.TyperException as error:
-        _complain(error.format_message())
+        _complain(error.format_message().replace("Value error, ", ""))
         return error.exit_code
     except LocalspecError as error:
         _complain(str(error))
@@ -79,5 +94,4 @@ def run(arguments: list[str]) -> int:
 
 
 def _complain(message: str) -> None:
-    if sys.stderr is not None:
-        print("localspec: " + " ".join(message.split()), file=sys.stderr)
+    print("localspec: " + " ".join(message.split()), file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,9 +16,6 @@ from localspec.errors import UsageError
 if TYPE_CHECKING:
     from localspec.converters.convert import Report
 
-_LAYOUTS = ("anchor_slot_unused", "every_slot_predicts")
-_READINGS = ("outputs", "inputs")
-
 
 def convert(
     source: Annotated[str, typer.Argument(help="A folder, a file of weights, or a Hub id.")],
@@ -28,41 +25,35 @@ def convert(
     target: Annotated[
         str | None, typer.Option("--target", help="The model it was trained for; checks the fit.")
     ] = None,
-    bits: Annotated[int | None, typer.Option(help="Quantise to 4 or 8 bits.")] = None,
+    bits: Annotated[Literal["4", "8"] | None, typer.Option(help="Quantise to these bits.")] = None,
     dialect: Annotated[str | None, typer.Option(help="Whose conventions hold.")] = None,
     layout: Annotated[
-        str | None, typer.Option(help="anchor_slot_unused or every_slot_predicts.")
+        Literal["anchor_slot_unused", "every_slot_predicts"] | None,
+        typer.Option(help="Which slot of a block predicts which token."),
     ] = None,
     taps: Annotated[
-        str | None, typer.Option(help="Whether layer ids count outputs or inputs of layers.")
+        Literal["outputs", "inputs"] | None, typer.Option(help="What layer ids count.")
     ] = None,
     target_normed: Annotated[
-        bool | None,
-        typer.Option(
-            "--target-normed/--target-raw", help="MTP: reads the target's state after its norm."
-        ),
-    ] = None,
-    norm_before_residual: Annotated[
-        bool | None,
-        typer.Option(
-            "--norm-before-residual/--no-norm-before-residual",
-            help="EAGLE-3: the residual is the normed state.",
-        ),
-    ] = None,
+        bool, typer.Option("--target-normed", help="MTP: reads the target's state after its norm.")
+    ] = False,
+    target_raw: Annotated[
+        bool, typer.Option("--target-raw", help="MTP: reads it before the norm.")
+    ] = False,
+    norm_before: Annotated[
+        bool,
+        typer.Option("--norm-before-residual", help="EAGLE-3: the residual is the normed state."),
+    ] = False,
+    no_norm_before: Annotated[
+        bool,
+        typer.Option("--no-norm-before-residual", help="EAGLE-3: the residual is the raw state."),
+    ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="With --target: measure the rival readings.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON report.")] = False,
 ) -> None:
     """Import a drafter into localspec's own form, or say why that cannot be done right."""
-    _one_of("layout", layout, _LAYOUTS)
-    _one_of("taps", taps, _READINGS)
-    if bits not in (None, 4, 8):
-        raise UsageError(f"--bits must be 4 or 8, not {bits}")
-    if check and target is None:
-        raise UsageError("--check needs --target, the model that the drafter was trained for")
-    status = Status(sys.stderr)
-
     from localspec import catalog
     from localspec.converters.convert import convert as import_drafter
     from localspec.converters.foreign import Options, TargetFacts
@@ -70,6 +61,18 @@ def convert(
     from localspec.drafter_catalog import find_checkpoint
     from localspec.engine.loading import load_target
 
+    options = Options(
+        dialect=dialect,
+        layout=layout,
+        taps=taps,
+        target_normed=_either("target-normed", target_normed, "target-raw", target_raw),
+        norm_before_residual=_either(
+            "norm-before-residual", norm_before, "no-norm-before-residual", no_norm_before
+        ),
+    )
+    if check and target is None:
+        raise UsageError("--check needs --target, the model that the drafter was trained for")
+    status = Status(sys.stderr)
     found = find_checkpoint(source, notify=status.say)
     facts, model = None, None
     if target is not None:
@@ -78,41 +81,43 @@ def convert(
         if check or facts is None:
             model = load_target(folder)
             facts = TargetFacts(model.hidden_size, model.vocab_size, model.num_layers)
-    options = Options(
-        dialect=dialect,
-        layout=layout,  # type: ignore[arg-type]
-        taps=taps,  # type: ignore[arg-type]
-        target_normed=target_normed,
-        norm_before_residual=norm_before_residual,
-    )
     # Not the path found: in the Hub's cache its last part is a commit.
     name = Path(source).stem if found.is_file() else Path(source).absolute().name
     destination = output or Path(f"{name}-localspec")
-    report = import_drafter(found, destination, target=facts, bits=bits, options=options, name=name)
-    agreements: dict[str, float] = {}
+    report = import_drafter(
+        found,
+        destination,
+        target=facts,
+        bits=int(bits) if bits else None,
+        options=options,
+        name=name,
+    )
+    readings = None
     if check and model is not None:
         from localspec.lab.readings import compare_readings
 
-        agreements = compare_readings(found, model, options)
+        readings = compare_readings(found, model, options)
     if as_json:
-        whole = {
-            **report.as_dict(),
-            "folder": str(destination),
-            "first_draft_agreement": agreements,
-        }
+        whole = {**report.as_dict(), "folder": str(destination)}
+        if readings is not None:
+            whole["first_draft_agreement"] = readings.agreements
+            whole["too_close_to_call"] = readings.too_close if readings.too_close[1:] else []
         write(json.dumps(whole))
         return
     write(f"{destination}\n{_text(report)}")
-    for reading, agreement in agreements.items():
-        write(f"first drafts that agree with the target, {reading}: {agreement:.1%}")
-    if agreements:
-        best = max(agreements, key=lambda reading: agreements[reading])
-        write(f"the checkpoint was trained for: {best}")
+    if readings is not None:
+        for reading, agreement in readings.agreements.items():
+            write(f"first drafts that agree with the target, {reading}: {agreement:.1%}")
+        if readings.too_close[1:]:
+            write(f"too close to call: {'; '.join(readings.too_close)}")
+        else:
+            write(f"the checkpoint was trained for: {readings.too_close[0]}")
 
 
-def _one_of(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
-    if value is not None and value not in allowed:
-        raise UsageError(f"--{name} must be {' or '.join(allowed)}, not '{value}'")
+def _either(name: str, yes: bool, opposite: str, no: bool) -> bool | None:
+    if yes and no:
+        raise UsageError(f"--{name} and --{opposite} contradict each other")
+    return yes if yes or no else None
 
 
 def _text(report: Report) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -57,8 +57,23 @@ def generate(
     num_drafts = _parse_width(width)
     status = Status(sys.stderr)
 
+    from localspec.engine.request import Request
+    from localspec.engine.sampling import SamplingParams
     from localspec.model import load
+    from localspec.text.stops import StopStrings
 
+    # Values out of range are refused before a model is loaded, which takes long.
+    sampling: dict[str, Any] = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
+    }
+    Request([0], max_tokens, SamplingParams(**sampling), width=num_drafts)
+    StopStrings(stop or [])
     loaded = load(model, drafter=drafter, notify=status.say)
     if not raw and not loaded.has_chat_template:
         status.say(f"'{model}' has no chat template; the prompt goes in as it is")
@@ -67,13 +82,7 @@ def generate(
         system=system,
         raw=raw,
         max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
+        **sampling,
         seed=seed,
         stop=stop or [],
         width=num_drafts,
@@ -105,7 +114,7 @@ def _print(stream: TextStream, status: Status, *, live: bool) -> Result:
 
 
 def _whole_prompt(argument: str | None) -> str:
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin.isatty():
         piped = ""
     else:
         try:

@@ -28,15 +28,20 @@ def list_models(
         return
     from localspec import catalog
     from localspec.converters.public import drafters_for
+    from localspec.drafter_catalog import installed_drafters
 
     found = catalog.installed()
+    here = {
+        model.name: [*(drafter.name for drafter in installed_drafters(model.name)), "ngram"]
+        for model in found
+    }
     rows = [
         {
             "name": model.name,
             "kind": model.kind,
             "bytes": model.size,
             "path": str(model.path),
-            "drafters": ["ngram"],
+            "drafters": here[model.name],
             "public_drafters": [drafter.name for drafter in drafters_for(model.name)],
         }
         for model in found
@@ -49,9 +54,13 @@ def list_models(
         return
     width = max(len(model.name) for model in found)
     for model in found:
-        write(f"{model.name:<{width}}  {_size(model.size):>8}  {model.kind:<8}  drafters: ngram")
+        drafters = ", ".join(here[model.name])
+        write(
+            f"{model.name:<{width}}  {_size(model.size):>8}  {model.kind:<8}  drafters: {drafters}"
+        )
         for drafter in drafters_for(model.name):
-            write(f"{'':<{width}}  on the Hub: {drafter.name} ({drafter.architecture})")
+            if drafter.name not in here[model.name]:
+                write(f"{'':<{width}}  on the Hub: {drafter.name} ({drafter.architecture})")
 
 
 @app.command("pull")

@@ -15,8 +15,6 @@ def write(text: str, *, end: str = "\n") -> None:
     Raises:
         ReaderGone: the pipe is closed. (Typer would turn a BrokenPipeError into exit code 1.)
     """
-    if sys.stdout is None:
-        raise ReaderGone
     try:
         sys.stdout.write(text + end)
         sys.stdout.flush()

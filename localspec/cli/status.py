@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TextIO
 
@@ -16,8 +15,8 @@ class Status:
         stream: where to write, usually stderr.
     """
 
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
         self._live = self._stream.isatty()
         self._started = time.monotonic()
         self._drawn = 0

@@ -27,7 +27,8 @@ def load_target(folder: Path) -> Target:
     try:
         model, config = load_model(folder, lazy=True)
     except Exception as error:
-        raise ModelRefused(f"{folder} cannot be loaded as a model: {error}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise ModelRefused(f"{folder} cannot be loaded as a model: {reason}") from error
     if mx.default_device() == mx.Device(mx.cpu):
         to_float32(model)
     else:

@@ -91,4 +91,4 @@ def _chip() -> str:
 def _writable(folder: Path) -> bool:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    return os.access(folder, os.W_OK)
+    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

@@ -6,12 +6,14 @@ target, over some 200 positions of the target's own text, tells them apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
+import numpy.typing as npt
 
 from localspec.converters.convert import translate
 from localspec.converters.foreign import Options, TargetFacts
@@ -19,21 +21,39 @@ from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.errors import LocalspecError
 from localspec.models.config import DrafterConfig, Layout
 from localspec.models.drafter import Drafter
 from localspec.models.load import with_tensors
 
+Hits = npt.NDArray[np.bool_]
+
 NUM_POSITIONS = 200
+AS_CONVERTED = "as converted"
+_SURE = 2.0
+"""Standard deviations of the number of positions in which one of two readings alone is right."""
 
 
-def compare_readings(source: Path, target: Target, options: Options) -> dict[str, float]:
-    """The share of first drafts that are the target's next token, for each rival reading.
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What was measured.
+
+    Attributes:
+        agreements: for each reading, that of the conversion first, the share of first drafts that are
+            the target's own likeliest next token.
+        too_close: readings that cannot be told from the best one, which is among them; one: it won.
+    """
+
+    agreements: dict[str, float]
+    too_close: list[str]
+
+
+def compare_readings(source: Path, target: Target, options: Options) -> Readings:
+    """Measure the reading that a conversion has, and its rivals.
 
     Args:
         source: the foreign checkpoint.
         target: what it was trained for.
-        options: the reading to start from; it is the first of the result.
+        options: the reading to start from.
     """
     facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
     converted = translate(source, target=facts, options=options)
@@ -42,20 +62,28 @@ def compare_readings(source: Path, target: Target, options: Options) -> dict[str
     output = target.forward(mx.array([tokens]), target.new_cache(), taps=every)
     assert output.taps is not None
     mx.eval(output.taps)
-    agreements = {}
+    right = mx.argmax(output.logits[0], axis=-1).astype(mx.int32)
+    hits: dict[str, Hits] = {}
     for name, config in _rivals(converted.config, target.num_layers):
-        try:
-            drafter: Drafter = with_tensors(config, converted.tensors, source.name)
-            drafter.bind(target)
-        except LocalspecError:
-            continue
+        drafter = with_tensors(config, converted.tensors, source.name)
+        drafter.bind(target)
         where = [every.index(tap) for tap in drafter.tap_layers]
-        agreements[name] = _agreement(drafter, tokens, output.taps[:, :, mx.array(where)])
-    return agreements
+        hits[name] = _hits(drafter, tokens, output.taps[:, :, mx.array(where)], right)
+    best = max(hits.values(), key=np.sum)
+    return Readings(
+        {name: float(np.mean(hit)) for name, hit in hits.items()},
+        [name for name, hit in hits.items() if not _is_worse(hit, best)],
+    )
+
+
+def _is_worse(hits: Hits, best: Hits) -> bool:
+    """Whether it is no chance that the best has more hits (McNemar's test of paired samples)."""
+    lost, won = int((best & ~hits).sum()), int((hits & ~best).sum())
+    return lost - won > _SURE * math.sqrt(lost + won)
 
 
 def _rivals(config: DrafterConfig, num_layers: int) -> Iterator[tuple[str, DrafterConfig]]:
-    yield "as converted", config
+    yield AS_CONVERTED, config
     if config.block is not None:
         other: Layout = "every_slot_predicts"
         if config.block.layout == other:
@@ -66,6 +94,11 @@ def _rivals(config: DrafterConfig, num_layers: int) -> Iterator[tuple[str, Draft
         what = "after its norm" if normed else "before its norm"
         chain = replace(config.chain, target_normed=normed)
         yield f"the target's state {what}", replace(config, chain=chain)
+    if config.chain is not None and config.architecture == "eagle3":
+        before = not config.chain.norm_before_residual
+        what = "normed" if before else "raw"
+        chain = replace(config.chain, norm_before_residual=before)
+        yield f"the residual {what}", replace(config, chain=chain)
     for step in (-1, 1):
         taps = tuple(tap + step for tap in config.tap_layers)
         if taps and min(taps) >= -1 and max(taps) < num_layers - 1:
@@ -81,7 +114,7 @@ def _text(target: Target) -> list[int]:
     return generation.tokens
 
 
-def _agreement(drafter: Drafter, tokens: list[int], taps: mx.array) -> float:
+def _hits(drafter: Drafter, tokens: list[int], taps: mx.array, right: mx.array) -> Hits:
     """Teacher-forced: at each position the state has seen the true text so far."""
     state = drafter.new_state()
     hits = []
@@ -89,9 +122,10 @@ def _agreement(drafter: Drafter, tokens: list[int], taps: mx.array) -> float:
         known = mx.array([[tokens[position]]], dtype=mx.int32)
         drafter.observe(state, known, taps[:, position - 1 : position])
         proposal = drafter.propose(state, known[:, 0], 1, _greedy)
-        if proposal is not None:
-            hits.append(proposal.tokens[0, 0] == tokens[position + 1])
-    return float(np.mean(np.array(mx.stack(hits)))) if hits else 0.0
+        assert proposal is not None, "after an observed position every trained drafter proposes"
+        hits.append(proposal.tokens[0, 0] == right[position])
+        mx.async_eval(hits[-1], state.arrays)
+    return np.array(mx.stack(hits))
 
 
 def _greedy(logits: mx.array) -> tuple[mx.array, None]:
