@@ -1,6 +1,6 @@
 """A drafter's name to a folder in localspec's form; foreign checkpoints are imported once.
 
-Names: a folder (converted or not), a file of weights, or a Hub id.
+Names: a bundled one, a folder (converted or not), a file of weights, or a Hub id.
 """
 
 from __future__ import annotations
@@ -17,25 +17,43 @@ from localspec.converters.foreign import Options, TargetFacts
 from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound
 from localspec.models.load import CONFIG_FILE
+from localspec.provenance import trained_for
 
 Notify = Callable[[str], None]
 
 _IMPORT_VERSION = 1
+_BUNDLED = Path(__file__).parent / "bundled"
+_PREFERENCE = ("dfly", "dspark", "dflash", "dflare", "eagle3", "mtp")
+"""Bundled drafters, those that measured fastest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledDrafter:
-    """A public drafter that loads without the network.
+    """A drafter that loads without the network.
 
     Attributes:
-        name: its Hub id.
+        name: a bundled one's, or its Hub id.
         architecture: of the six.
-        path: its checkpoint in the Hub's cache, or the folder that it was imported into.
+        path: its folder, or its checkpoint in the Hub's cache.
     """
 
     name: str
     architecture: str
     path: Path
+
+
+def bundled_drafters(fingerprint: str) -> list[InstalledDrafter]:
+    """Drafters that come with localspec and were trained for a target; the one to prefer first.
+
+    Args:
+        fingerprint: the target's, as `provenance.fingerprint` gives it.
+    """
+    folders = [(name, _BUNDLED / name) for name in _PREFERENCE]
+    return [
+        InstalledDrafter(name, name, folder)
+        for name, folder in folders
+        if folder.is_dir() and trained_for(folder) == fingerprint
+    ]
 
 
 def installed_drafters(model: str) -> list[InstalledDrafter]:
@@ -57,7 +75,8 @@ def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = N
     """The folder of a drafter for this target, converted into the cache if need be.
 
     Args:
-        name: a folder, a file of weights, or a Hub id (its cache first, the network second).
+        name: a bundled one, a folder, a file of weights, or a Hub id (its cache first, the network
+            second).
         target: what the drafter must fit.
         notify: told what takes long.
 
@@ -66,6 +85,8 @@ def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = N
         CheckpointRefused: it cannot be imported right.
         DrafterMismatch: it was made for another target.
     """
+    if name in _PREFERENCE and (_BUNDLED / name).is_dir():
+        return _BUNDLED / name
     if not (Path(name).expanduser().exists() or hub.is_id(name)):
         raise ModelNotFound(
             f"no drafter is called '{name}'; give none, ngram, auto, a folder or a Hub id"

@@ -109,7 +109,7 @@ def load(
 
     Args:
         model: a folder, a GGUF file, a bundled name, or a Hub id.
-        drafter: `auto`, `none`, `ngram`, a drafter's folder, or a Hub id.
+        drafter: `auto`, `none`, `ngram`, a bundled name, a drafter's folder, or a Hub id.
         notify: told what takes long (downloads, imports).
 
     Raises:
@@ -126,7 +126,7 @@ def _acquire(
 ) -> tuple[_Loaded, str, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
-    chosen, bound = make_drafter(drafter, loaded.target, model=name, notify=notify)
+    chosen, bound = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
     return loaded, chosen, bound

@@ -8,13 +8,19 @@ from pathlib import Path
 import mlx.core as mx
 
 from localspec.converters.foreign import TargetFacts
-from localspec.drafter_catalog import import_once, installed_drafters, resolve_drafter
+from localspec.drafter_catalog import (
+    bundled_drafters,
+    import_once,
+    installed_drafters,
+    resolve_drafter,
+)
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
 from localspec.errors import CheckpointRefused, DrafterMismatch, UsageError
 from localspec.models.drafter import Drafter
 from localspec.models.load import load
 from localspec.models.ngram import NgramDrafter
+from localspec.provenance import fingerprint, trained_for
 
 NONE = "none"
 AUTO = "auto"
@@ -22,14 +28,19 @@ NGRAM = "ngram"
 
 
 def make_drafter(
-    name: str, target: Target, *, model: str = "", notify: Callable[[str], None] | None = None
+    name: str,
+    target: Target,
+    *,
+    model: str = "",
+    folder: Path | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> tuple[str, Drafter | None]:
     """A drafter's own name, and the drafter, bound to the target; None decodes plainly.
 
     Args:
-        name: `none`, `ngram`, `auto`, a folder (converted or not) or a Hub id. `auto` is the first
-            installed drafter that fits, else n-gram; it fetches nothing.
-        model: the target's name, by which `auto` looks for drafters.
+        name: `none`, `ngram`, `auto`, a bundled one, a folder (converted or not) or a Hub id. `auto` is
+            the first bundled or installed drafter that fits, else n-gram; it fetches nothing.
+        model, folder: the target's name and files, by which `auto` looks for drafters.
         notify: told what takes long.
 
     Raises:
@@ -47,12 +58,19 @@ def make_drafter(
     if name == NGRAM:
         return name, NgramDrafter()
     facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
+    mark = None if folder is None else fingerprint(folder)
     if name != AUTO:
-        return name, _bound(resolve_drafter(name, target=facts, notify=notify), target)
-    for found in installed_drafters(model):
+        files = resolve_drafter(name, target=facts, notify=notify)
+        drafter = _bound(files, target)
+        its = trained_for(files)
+        if notify and mark is not None and its not in (None, mark):
+            notify(f"{name} was trained for another target, so expect few of its drafts to stand")
+        return name, drafter
+    bundled = [] if mark is None else bundled_drafters(mark)
+    for found in [*bundled, *installed_drafters(model)]:
         try:
-            folder = import_once(found.path, found.name, target=facts, notify=notify)
-            return found.name, _bound(folder, target)
+            files = import_once(found.path, found.name, target=facts, notify=notify)
+            return found.name, _bound(files, target)
         except (CheckpointRefused, DrafterMismatch) as error:
             if notify:
                 notify(f"{found.name} is installed, but cannot be used: {error}")

@@ -6,10 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localspec.errors import CheckpointRefused
+from localspec.provenance import TRAINING_FILE
 
 CARD_FILE = "README.md"
-TRAINING_FILE = "training.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,19 +74,3 @@ class Card:
             "",
         ]
         return "\n".join(lines)
-
-
-def trained_for(folder: Path) -> str | None:
-    """The fingerprint of the target that a drafter was trained for; None: its folder does not say.
-
-    Raises:
-        CheckpointRefused: the file that says so is broken.
-    """
-    path = folder / TRAINING_FILE
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))["target_fingerprint"]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointRefused(f"{path} is broken: {error}") from error
-    return str(value)

@@ -23,13 +23,13 @@ from localspec.engine.target import Target
 from localspec.errors import TrainingError, UsageError
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
+from localspec.provenance import fingerprint
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.card import Card
 from localspec.train.chain import STEP_DECAY
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
-from localspec.train.fingerprint import fingerprint
 from localspec.train.prompts import Prompt, read_prompts, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import (

@@ -1,9 +1,15 @@
-"""What tells one target from another: a digest of its configuration and of parts of its weights."""
+"""Which target a trained drafter is for: what tells one target from another, and what a drafter says."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+
+from localspec.errors import CheckpointRefused
+
+TRAINING_FILE = "training.json"
+"""Beside a drafter that localspec trained: how, and for which target."""
 
 _SAMPLE = 2**16
 _FILES = ("config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json")
@@ -27,3 +33,19 @@ def fingerprint(folder: Path) -> str:
             file.seek(max(0, size - _SAMPLE))
             digest.update(file.read(_SAMPLE))
     return digest.hexdigest()
+
+
+def trained_for(folder: Path) -> str | None:
+    """The fingerprint of the target that a drafter was trained for; None: its folder does not say.
+
+    Raises:
+        CheckpointRefused: the file that says so is broken.
+    """
+    path = folder / TRAINING_FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))["target_fingerprint"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointRefused(f"{path} is broken: {error}") from error
+    return str(value)
