@@ -92,6 +92,8 @@ class Plan:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UsageError(f"{name} must be more than 0, not {value}")
+        if self.architecture in ("eagle3", "mtp") and self.num_layers not in (None, 1):
+            raise UsageError(f"{self.architecture} drafters have one layer")
 
 
 def train(
@@ -115,6 +117,7 @@ def train(
     """
     started = time.monotonic()
     _check_output(plan)
+    prompts = [p for source in plan.data if source != SELF for p in read_prompts(Path(source))]
     folder = catalog.resolve_model(plan.model, notify=notify)
     notify(f"loading {plan.model}")
     target, tokenizer = load_target(folder), load_tokenizer(folder)
@@ -133,7 +136,7 @@ def train(
     writer = ChatWriter(tokenizer)
     if not plan.resume and not (plan.tokens and corpus.num_answered >= plan.tokens):
         notify("the target writes text to train on")
-        _write(plan, target, writer, corpus, stop_ids, enough)
+        _write(plan, target, writer, corpus, prompts, stop_ids, enough)
     training, held_out = _split(list(corpus), writer)
     if not training or not held_out:
         raise TrainingError("there is too little text to train on; give more minutes or tokens")
@@ -231,16 +234,15 @@ def _write(
     target: Target,
     writer: ChatWriter,
     corpus: Corpus,
+    prompts: list[Prompt],
     stop_ids: frozenset[int],
     enough: Callable[[int], bool],
 ) -> None:
-    files = [Path(source) for source in plan.data if source != SELF]
-    prompts = [prompt for file in files for prompt in read_prompts(file)]
     # In an order that mixes the kinds and is the same every time.
-    prompts.sort(key=lambda prompt: hashlib.sha256(prompt.text.encode()).digest())
+    mixed = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.text.encode()).digest())
     own_share = 0.0 if SELF not in plan.data else _OWN_SHARE if prompts else 1.0
     RolloutWriter(target, writer, corpus, stop_ids=stop_ids, seed=plan.seed).write(
-        prompts, own_share=own_share, enough=enough
+        mixed, own_share=own_share, enough=enough
     )
 
 
@@ -259,8 +261,6 @@ def _split(rollouts: Sequence[Rollout], writer: ChatWriter) -> tuple[list[int], 
 def _shape(plan: Plan, target: Target) -> Shape:
     shape = default_shape(plan.architecture, target)
     if plan.num_layers is not None:
-        if plan.architecture in ("eagle3", "mtp") and plan.num_layers != 1:
-            raise UsageError(f"{plan.architecture} drafters have one layer")
         shape = replace(shape, num_layers=plan.num_layers)
     return shape if plan.width is None else replace(shape, width=plan.width)
 
