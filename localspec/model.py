@@ -17,7 +17,9 @@ from localspec import catalog
 from localspec.engine.drafters import make_drafter
 from localspec.engine.generation import Generation
 from localspec.engine.loading import load_target
+from localspec.engine.machine import memory
 from localspec.engine.metrics import Stats
+from localspec.engine.prefixes import PrefixCache
 from localspec.engine.request import Committed, Finished, Prefilled, Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
@@ -30,6 +32,8 @@ from localspec.text.stops import StopStrings
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
 DEFAULT_MAX_TOKENS = 1024
+_PREFIX_SHARE = 1 / 8
+"""Of the machine's memory, for conversations kept to go on from."""
 
 Message = Mapping[str, Any]
 Progress = Callable[[int, int], None]
@@ -86,10 +90,11 @@ class Result:
 
 @dataclass(slots=True)
 class _Loaded:
-    """A target in memory, shared by every `Model` on the same files."""
+    """A target in memory and what was said on it, shared by every `Model` on the same files."""
 
     target: Target
     tokenizer: Any
+    prefixes: PrefixCache
     users: int = 0
 
 
@@ -123,7 +128,11 @@ def _acquire(
     folder: Path, drafter: str, notify: Callable[[str], None] | None
 ) -> tuple[_Loaded, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
-    loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
+    loaded = _loaded.get(folder) or _Loaded(
+        load_target(folder),
+        load_tokenizer(folder),
+        PrefixCache(int(_PREFIX_SHARE * memory())),
+    )
     bound = make_drafter(drafter, loaded.target, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
@@ -153,6 +162,7 @@ class Model:
         self.folder = folder
         self.drafter = drafter
         self._target = loaded.target
+        self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = bound
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
@@ -240,7 +250,9 @@ class Model:
             stop_ids=self._stop_ids,
             width=width,
         )
-        events = _worker.generate(lambda: Generation(self._target, self._bound, request))
+        events = _worker.generate(
+            lambda: Generation(self._target, self._bound, request, self._prefixes)
+        )
         return TextStream(self, events, stop, on_prefill)
 
     def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:

@@ -15,7 +15,9 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
+from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.metrics import Stats
+from localspec.engine.prefixes import Conversation, PrefixCache, settle
 from localspec.engine.request import Committed, Event, Finished, FinishReason, Prefilled, Request
 from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
@@ -25,6 +27,9 @@ from localspec.models.drafter import Drafter, Proposal
 
 PREFILL_CHUNK = 512
 _CLEAR_EVERY = 256
+_TAIL = 16
+"""Where templates end a prompt otherwise than the history of the next turn, it is in these tokens."""
+_MOST_CHECKPOINTS = 6
 
 
 @dataclass(slots=True)
@@ -42,12 +47,19 @@ class Generation:
         target: the model whose distribution is the answer.
         drafter: bound to the target; None decodes plainly.
         request: what to generate.
+        prefixes: where beginnings of prompts come from, and where this conversation goes by `keep`.
 
     Raises:
         ContextOverflow: the prompt leaves no room for a token.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, request: Request) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        request: Request,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         room = target.context_length - len(request.prompt)
         if room < 1:
             raise ContextOverflow(len(request.prompt), target.context_length)
@@ -61,9 +73,13 @@ class Generation:
         self._history = History(request.sampling, request.prompt, target.vocab_size)
         self._uniforms = Uniforms(request.seed)
         self._num_draws = 0
+        self._unsaid: list[int] = []  # committed beyond the end, so in the cache, but not said
+        self._prefixes = prefixes
+        self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
+        self._begin()
         self._width: WidthPolicy = (
             LearntWidth() if request.width is None else FixedWidth(request.width)
         )
@@ -84,6 +100,7 @@ class Generation:
         """All steps; the last event is `Finished`."""
         while (reason := self.finish_reason()) is None:
             yield self.step()
+        self.keep()
         yield Finished(reason, self.stats)
 
     def finish_reason(self) -> FinishReason | None:
@@ -92,13 +109,41 @@ class Generation:
             return "stop"
         return "length" if self._remaining == 0 else None
 
+    def keep(self) -> None:
+        """Leave the conversation, as far as it was read, to the prefix cache; the last call."""
+        if self._prefixes is None or not self._cache.num_tokens:
+            return
+        reads_taps = self._drafter is not None and bool(self._taps)
+        conversation = Conversation(
+            tokens=np.array([*self.tokens, *self._unsaid], dtype=np.int32),
+            cache=self._cache,
+            checkpoints=self._checkpoints,
+            drafter=self._drafter if reads_taps else None,
+            state=self._state if reads_taps else None,
+        )
+        settle(conversation)
+        self._prefixes.keep(conversation)
+
+    def _begin(self) -> None:
+        """Take over what an earlier conversation has in common with the prompt."""
+        prompt = self._request.prompt
+        reused = self._prefixes.take(prompt, self._drafter) if self._prefixes else None
+        if reused is None:
+            return
+        self._cache, self._checkpoints = reused.cache, reused.checkpoints
+        self.stats.cached_tokens = reused.cache.num_tokens
+        if self._taps:
+            self._state = reused.state
+        else:
+            self._observe(list(prompt[1 : reused.cache.num_tokens + 1]), None)
+
     @property
     def _remaining(self) -> int:
         return self._max_tokens - self.stats.generated_tokens
 
     def _prefill(self) -> Prefilled:
         prompt, start = self._request.prompt, self._cache.num_tokens
-        end = min(start + PREFILL_CHUNK, len(prompt) - 1)
+        end = self._chunk_end(start, len(prompt) - 1)
         output = self._target.forward(
             mx.array([prompt[start:end]]), self._cache, taps=self._taps, rows=1
         )
@@ -106,7 +151,31 @@ class Generation:
         drafter_arrays = self._state.arrays if self._drafter else []
         mx.eval(self._cache.arrays, drafter_arrays)
         mx.clear_cache()
+        self._remember(end)
         return Prefilled(end, len(prompt) - 1)
+
+    def _chunk_end(self, start: int, last: int) -> int:
+        end = min(start + PREFILL_CHUNK, last)
+        if not self._remembers:
+            return end
+        # At places where another prompt that begins alike has its checkpoints too.
+        end = min((start // PREFILL_CHUNK + 1) * PREFILL_CHUNK, last)
+        return last - _TAIL if start < last - _TAIL < end else end
+
+    @property
+    def _remembers(self) -> bool:
+        return self._prefixes is not None and needs_checkpoints(self._cache.entries)
+
+    def _remember(self, position: int) -> None:
+        """Make a checkpoint; of too many, the one nearest to its neighbours goes."""
+        if not self._remembers:
+            return
+        self._checkpoints.append(checkpoint(self._cache.entries, position))
+        if len(self._checkpoints) > _MOST_CHECKPOINTS:
+            positions = [0, *(c.position for c in self._checkpoints)]
+            # The last two are where the next turn goes on.
+            gaps = [positions[i + 2] - positions[i] for i in range(len(positions) - 3)]
+            del self._checkpoints[gaps.index(min(gaps))]
 
     def _round(self) -> Committed:
         begun = time.perf_counter()
@@ -116,7 +185,7 @@ class Generation:
         else:
             num_proposed = proposal.width
             num_accepted, committed = self._speculate(proposal)
-        committed = self._cut(committed)
+        committed, self._unsaid = self._cut(committed)
         now = time.perf_counter()
         self._width.learn(num_proposed, num_accepted, now - begun)
         self._commit(num_proposed, num_accepted, committed, now)
@@ -201,12 +270,12 @@ class Generation:
         self._num_draws += uniform.size
         return sample(q, uniform.reshape(q.shape[:-1])), q
 
-    def _cut(self, committed: list[int]) -> list[int]:
-        """Up to the first stop token; what lies beyond is not said."""
+    def _cut(self, committed: list[int]) -> tuple[list[int], list[int]]:
+        """Up to the first stop token, and what lies beyond, which is not said."""
         for index, token in enumerate(committed):
             if token in self._request.stop_ids:
-                return committed[: index + 1]
-        return committed
+                return committed[: index + 1], committed[index + 1 :]
+        return committed, []
 
     def _commit(
         self, num_proposed: int, num_accepted: int, committed: list[int], now: float

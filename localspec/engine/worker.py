@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import mlx.core as mx
 
 from localspec.engine.generation import Generation
-from localspec.engine.request import Event, Finished
+from localspec.engine.request import Event, Finished, FinishReason
 
 T = TypeVar("T")
 
@@ -109,20 +109,19 @@ class Worker:
 
     def _step(self) -> None:
         generation, stream = self._running.popleft()
-        if stream._cancelled.is_set():
-            stream._events.put(Finished("cancelled", generation.stats))
-            return
         try:
-            event = generation.step()
+            reason: FinishReason | None = "cancelled"
+            if not stream._cancelled.is_set():
+                stream._events.put(generation.step())
+                reason = generation.finish_reason()
+            if reason is None:
+                self._running.append((generation, stream))
+            else:
+                # Before the reader hears of the end: its next request may come at once.
+                generation.keep()
+                stream._events.put(Finished(reason, generation.stats))
         except BaseException as error:
             stream._events.put(error)
-            return
-        stream._events.put(event)
-        reason = generation.finish_reason()
-        if reason is None:
-            self._running.append((generation, stream))
-        else:
-            stream._events.put(Finished(reason, generation.stats))
 
     def _stop(self) -> None:
         self._stopping = True
