@@ -6,7 +6,9 @@ stand on it.
 
 from __future__ import annotations
 
+import json
 import secrets
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,11 +18,13 @@ from typing import Any
 from localspec import catalog
 from localspec.engine.drafters import make_drafter
 from localspec.engine.generation import Generation
+from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
 from localspec.engine.machine import memory
+from localspec.engine.memory import Footprint, footprint
 from localspec.engine.metrics import Stats
 from localspec.engine.prefixes import PrefixCache
-from localspec.engine.request import Committed, Finished, Prefilled, Request
+from localspec.engine.request import Committed, Finished, Prefilled, Request, TokenLogprob
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Stream, Worker
@@ -28,6 +32,7 @@ from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.detokenizer import StreamingDetokenizer
+from localspec.text.dialect import find_dialect
 from localspec.text.stops import StopStrings
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
@@ -48,12 +53,14 @@ class Piece:
         token_ids: the round's tokens.
         num_accepted: how many of them, the first ones, were drafts.
         stats: figures so far.
+        logprobs: one for each of the tokens, where they were asked for.
     """
 
     text: str
     token_ids: list[int]
     num_accepted: int
     stats: Stats
+    logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class Result:
         model: the target's name.
         drafter: the drafter's name.
         stats: the final figures.
+        stop: the stop string that ended it; None: something else did.
     """
 
     text: str
@@ -75,6 +83,7 @@ class Result:
     model: str
     drafter: str
     stats: Stats
+    stop: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """What `localspec generate --json` prints."""
@@ -96,6 +105,23 @@ class _Loaded:
     tokenizer: Any
     prefixes: PrefixCache
     users: int = 0
+    encoding: threading.Lock = field(default_factory=threading.Lock)
+    grammar_tokenizer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar that an answer must obey.
+
+    Attributes:
+        text: in llguidance's notation.
+        after_thoughts: thoughts may come first, and are free.
+        thinking: the prompt has opened them already.
+    """
+
+    text: str
+    after_thoughts: bool = True
+    thinking: bool = False
 
 
 _worker = Worker()
@@ -153,6 +179,7 @@ class Model:
         name: the target's name, as given.
         drafter: the drafter's name, as given.
         folder: where the target's files are.
+        dialect: how the target writes thoughts, tool calls and fill-in tokens.
     """
 
     def __init__(
@@ -161,6 +188,8 @@ class Model:
         self.name = name
         self.folder = folder
         self.drafter = drafter
+        self.dialect = find_dialect(loaded.tokenizer)
+        self._loaded = loaded
         self._target = loaded.target
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
@@ -177,7 +206,13 @@ class Model:
         return has_chat_template(self._tokenizer)
 
     def encode(
-        self, prompt: str | Sequence[Message], *, system: str | None = None, raw: bool = False
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        tools: Sequence[Message] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a prompt: through the chat template unless raw.
 
@@ -185,6 +220,8 @@ class Model:
             prompt: the user's text, or whole chat messages (role, content).
             system: a system message to go first.
             raw: the text as it is.
+            tools: function descriptions, for templates that know tools.
+            template_options: more variables for the template, such as `enable_thinking`.
 
         Raises:
             UsageError: messages or a system prompt with `raw`, or a template that refuses them.
@@ -193,13 +230,32 @@ class Model:
             if system is not None or not isinstance(prompt, str):
                 why = "raw text was asked for" if raw else f"'{self.name}' has no chat template"
                 raise UsageError(f"messages and a system prompt need a chat template, but {why}")
-            return [int(token) for token in self._tokenizer.encode(prompt)]
+            with self._loaded.encoding:
+                return [int(token) for token in self._tokenizer.encode(prompt)]
         messages = (
             [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         )
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return render_chat(self._tokenizer, messages)
+        with self._loaded.encoding:
+            return render_chat(
+                self._tokenizer, messages, tools=tools, template_options=template_options
+            )
+
+    def encode_middle(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the text between two others.
+
+        Raises:
+            UsageError: the model has no fill-in tokens.
+        """
+        if self.dialect.fim is None:
+            raise UsageError(f"'{self.name}' has no tokens to fill in the middle with")
+        with self._loaded.encoding:
+            parts = [
+                [int(t) for t in self._tokenizer.encode(text, add_special_tokens=False)]
+                for text in (prefix, suffix)
+            ]
+        return self.dialect.fim.prompt(*parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
@@ -240,20 +296,99 @@ class Model:
             frequency_penalty=frequency_penalty,
             logit_bias=logit_bias or {},
         )
+        return self.stream_ids(
+            self.encode(prompt, system=system, raw=raw),
+            sampling=sampling,
+            max_tokens=max_tokens,
+            seed=seed,
+            stop=stop,
+            width=width,
+            on_prefill=on_prefill,
+        )
+
+    def stream_ids(
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: SamplingParams,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: frozenset[int] = frozenset(),
+        width: int | None = None,
+        grammar: Grammar | None = None,
+        logprobs: int | None = None,
+        on_prefill: Progress | None = None,
+    ) -> TextStream:
+        """Start a generation from token ids.
+
+        Args:
+            prompt: from `encode` or `encode_middle`.
+            max_tokens: None: up to the context length.
+            stop_ids: tokens that end it besides the model's own.
+            grammar: from `grammar`, for this generation alone.
+            logprobs: report log-probabilities, with so many alternatives.
+        """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
         request = Request(
-            prompt=self.encode(prompt, system=system, raw=raw),
+            prompt=prompt,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=secrets.randbits(32) if seed is None else seed,
-            stop_ids=self._stop_ids,
+            stop_ids=self._stop_ids | stop_ids,
             width=width,
+            grammar=grammar,
+            logprobs=logprobs,
         )
         events = _worker.generate(
             lambda: Generation(self._target, self._bound, request, self._prefixes)
         )
         return TextStream(self, events, stop, on_prefill)
+
+    def grammar(self, wanted: GrammarText) -> Grammar:
+        """A grammar for one generation.
+
+        Raises:
+            UsageError: it cannot be enforced, with the reason.
+        """
+        opens, closes = self.dialect.think_ids if wanted.after_thoughts else ((), ())
+        return Grammar(
+            self._grammar_tokenizer(),
+            wanted.text,
+            opens=opens[0] if len(opens) == 1 else None,
+            closes=closes,
+            thinking=wanted.thinking,
+        )
+
+    def mark(self, text: str) -> str:
+        """A mark's terminal in a grammar: the special token that it is, or its text."""
+        tokenizer = self._grammar_tokenizer()
+        ids = tokenizer.tokenize_str(text, parse_special=True)
+        if len(ids) == 1 and tokenizer.is_special_token(ids[0]):
+            return f"<[{ids[0]}]>"
+        return json.dumps(text, ensure_ascii=False)
+
+    def _grammar_tokenizer(self) -> Any:
+        """llguidance's view of the tokenizer; made once, since it takes a second."""
+        from llguidance.hf import from_tokenizer
+
+        with self._loaded.encoding:
+            if self._loaded.grammar_tokenizer is None:
+                self._loaded.grammar_tokenizer = from_tokenizer(
+                    self._tokenizer._tokenizer,
+                    n_vocab=self._target.vocab_size,
+                    eos_token=sorted(self._stop_ids),
+                )
+        return self._loaded.grammar_tokenizer
+
+    def footprint(self) -> Footprint:
+        """What a generation of this model will take in memory."""
+        return _worker.call(footprint, self._target, self._bound)
+
+    def shrink_prefixes(self, max_bytes: int) -> None:
+        """Make room in memory: forget conversations, soon, until they take no more than that."""
+        _worker.post(lambda: self._prefixes.shrink(max_bytes))
 
     def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
         """Generate text.
@@ -308,9 +443,9 @@ class TextStream:
                 text, stopped = self._read(event, detokenizer, stops)
                 self._tokens.extend(event.tokens)
                 self._text.append(text)
-                yield Piece(text, event.tokens, event.num_accepted, event.stats)
+                yield Piece(text, event.tokens, event.num_accepted, event.stats, event.logprobs)
                 if stopped:
-                    self._finish("stop", event.stats)
+                    self._finish("stop", event.stats, stops.matched)
                     return
             elif isinstance(event, Finished):
                 rest = detokenizer.finish()
@@ -321,7 +456,7 @@ class TextStream:
                 self._text.append(text)
                 if text:
                     yield Piece(text, [], 0, event.stats)
-                self._finish("stop" if stopped else event.reason, event.stats)
+                self._finish("stop" if stopped else event.reason, event.stats, stops.matched)
 
     def _read(
         self, event: Committed, detokenizer: StreamingDetokenizer, stops: StopStrings
@@ -331,7 +466,7 @@ class TextStream:
             tokens = tokens[:-1]
         return stops.push(detokenizer.push(tokens))
 
-    def _finish(self, reason: str, stats: Stats) -> None:
+    def _finish(self, reason: str, stats: Stats, stop: str | None) -> None:
         self._result = Result(
             text="".join(self._text),
             token_ids=self._tokens,
@@ -339,4 +474,5 @@ class TextStream:
             model=self.model.name,
             drafter=self.model.drafter,
             stats=stats,
+            stop=stop,
         )

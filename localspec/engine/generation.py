@@ -16,9 +16,19 @@ import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
+from localspec.engine.grammar import restrict
+from localspec.engine.logprobs import token_logprobs
 from localspec.engine.metrics import Stats
 from localspec.engine.prefixes import Conversation, PrefixCache, settle
-from localspec.engine.request import Committed, Event, Finished, FinishReason, Prefilled, Request
+from localspec.engine.request import (
+    Committed,
+    Event,
+    Finished,
+    FinishReason,
+    Prefilled,
+    Request,
+    TokenLogprob,
+)
 from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
 from localspec.engine.width import FixedWidth, LearntWidth, WidthPolicy
@@ -34,10 +44,10 @@ _MOST_CHECKPOINTS = 6
 
 @dataclass(slots=True)
 class _Step:
-    """A plain step under way: the token [1] it will commit, and the taps it computed."""
+    """A plain step under way: the token [1] it will commit, and what the target computed."""
 
     token: mx.array
-    taps: mx.array | None
+    output: Output
 
 
 class Generation:
@@ -84,6 +94,7 @@ class Generation:
             LearntWidth() if request.width is None else FixedWidth(request.width)
         )
         self._next: _Step | None = None
+        self._logits: mx.array | None = None  # the round's, where logprobs are wanted
         self._started = time.perf_counter()
         self._prefilled: float | None = None
 
@@ -95,6 +106,10 @@ class Generation:
             self._prefilled = time.perf_counter()
             self.stats.prefill_s = self._prefilled - self._started
         return self._round()
+
+    def begun(self) -> Prefilled:
+        """What of the prompt need not be read."""
+        return Prefilled(self._cache.num_tokens, len(self._request.prompt) - 1)
 
     def run(self) -> Iterator[Event]:
         """All steps; the last event is `Finished`."""
@@ -186,10 +201,19 @@ class Generation:
             num_proposed = proposal.width
             num_accepted, committed = self._speculate(proposal)
         committed, self._unsaid = self._cut(committed)
+        if self._request.grammar is not None:
+            self._request.grammar.commit(committed)
         now = time.perf_counter()
         self._width.learn(num_proposed, num_accepted, now - begun)
         self._commit(num_proposed, num_accepted, committed, now)
-        return Committed(committed, min(num_accepted, len(committed)), self.stats.copy())
+        num_accepted = min(num_accepted, len(committed))
+        return Committed(committed, num_accepted, self.stats.copy(), self._logprobs(committed))
+
+    def _logprobs(self, committed: list[int]) -> list[TokenLogprob] | None:
+        num_top, logits, self._logits = self._request.logprobs, self._logits, None
+        if num_top is None or logits is None:
+            return None
+        return token_logprobs(logits[0, : len(committed)], committed, num_top)
 
     def _propose(self) -> Proposal | None:
         if self._drafter is None:
@@ -199,12 +223,27 @@ class Generation:
         width = self._width.choose(limit)
         if width == 0:
             return None
-        return self._drafter.propose(self._state, self._anchor(), width, self._draw)
+        proposal = self._drafter.propose(self._state, self._anchor(), width, self._draw)
+        return self._lawful(proposal) if proposal and self._request.grammar else proposal
+
+    def _lawful(self, proposal: Proposal) -> Proposal | None:
+        """Cut a proposal at the first draft that the grammar forbids.
+
+        A draft that was drawn must stay to be rejected: leaving it out when it is forbidden, and only
+        then, would make what takes its place too likely.
+        """
+        assert self._request.grammar is not None
+        legal = self._request.grammar.num_legal(_ids(proposal.tokens))
+        width = min(legal + (proposal.q is not None), proposal.width)
+        if width == proposal.width:
+            return proposal
+        return _narrowed(proposal, width) if width else None
 
     def _speculate(self, proposal: Proposal) -> tuple[int, list[int]]:
         drafts = proposal.tokens
         fed = mx.concatenate([self._anchor()[:, None], drafts], axis=1)
         output = self._target.verify(fed, self._cache, taps=self._taps)
+        self._logits = output.logits
         verdict = self._judge(proposal, output)
         # The round's one synchronisation.
         values = np.array(mx.concatenate([verdict.num_accepted, verdict.token, drafts[0]]))
@@ -216,7 +255,7 @@ class Generation:
         return num_accepted, committed
 
     def _judge(self, proposal: Proposal, output: Output) -> Verdict:
-        logits = self._history.penalise(output.logits, proposal.tokens)
+        logits = self._law(output.logits, proposal.tokens)
         if proposal.q is None:
             return accept_certain(proposal.tokens, self._choose(logits, len(self.tokens)))
         at, width = len(self.tokens), proposal.width
@@ -228,6 +267,13 @@ class Generation:
             self._uniforms.at("rest", at, 1),
         )
 
+    def _law(self, logits: mx.array, drafts: mx.array | None = None) -> mx.array:
+        """Penalties, bias and grammar: [1, 1+w, V] -> [1, 1+w, V] float32."""
+        logits = self._history.penalise(logits, drafts)
+        if self._request.grammar is None:
+            return logits
+        return restrict(logits, self._request.grammar.masks([] if drafts is None else _ids(drafts)))
+
     def _choose(self, logits: mx.array, position: int) -> mx.array:
         """The target's token at each row of penalised logits [1, n, V] -> [1, n] int32."""
         if self._greedy:
@@ -238,20 +284,25 @@ class Generation:
     def _plain(self) -> list[int]:
         step = self._next or self._launch(self._anchor(), len(self.tokens))
         self._next = None
-        if self._drafter is None and self._remaining > 1:
-            # Without drafts the next step needs no decision, so the device never waits for Python.
+        if self._looks_ahead and self._remaining > 1:
+            # The next step needs no decision, so the device never waits for Python.
             self._next = self._launch(step.token, len(self.tokens) + 1)
         token = step.token.item()
         assert isinstance(token, int)
-        self._observe([token], step.taps)
+        self._observe([token], step.output.taps)
+        self._logits = step.output.logits
         return [token]
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return self._drafter is None and self._request.grammar is None
 
     def _launch(self, anchor: mx.array, position: int) -> _Step:
         output = self._target.forward(anchor[:, None], self._cache, taps=self._taps, rows=1)
-        token = self._choose(self._history.penalise(output.logits), position)[:, 0]
+        token = self._choose(self._law(output.logits), position)[:, 0]
         self._history.commit(token)
         mx.async_eval(token)
-        return _Step(token, output.taps)
+        return _Step(token, output)
 
     def _observe(self, next_tokens: list[int], taps: mx.array | None) -> None:
         if self._drafter is not None:
@@ -290,3 +341,18 @@ class Generation:
         if self.stats.generated_tokens // _CLEAR_EVERY != before:
             # As mlx-lm does: buffers of ever new sizes would pile up.
             mx.clear_cache()
+
+
+def _ids(tokens: mx.array) -> list[int]:
+    """Drafts [1, w] on the host."""
+    return [int(token) for token in np.array(tokens[0])]
+
+
+def _narrowed(proposal: Proposal, width: int) -> Proposal:
+    """The first `width` drafts."""
+    q, confidence = proposal.q, proposal.confidence
+    return Proposal(
+        proposal.tokens[:, :width],
+        None if q is None else q[:, :width],
+        None if confidence is None else confidence[:, :width],
+    )

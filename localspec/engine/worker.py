@@ -83,12 +83,14 @@ class Worker:
         self._jobs.put(job)
 
     def generate(self, make: Callable[[], Generation]) -> Stream:
-        """Start a generation, made on the engine thread."""
+        """Start a generation, made on the engine thread; its first event is a `Prefilled`."""
         stream = Stream()
 
         def job() -> None:
             try:
-                self._running.append((make(), stream))
+                generation = make()
+                stream._events.put(generation.begun())
+                self._running.append((generation, stream))
             except BaseException as error:
                 stream._events.put(error)
 
