@@ -21,7 +21,7 @@ from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
 from localspec.engine.machine import memory
-from localspec.engine.memory import Footprint, footprint
+from localspec.engine.memory import Footprint, footprint, room
 from localspec.engine.metrics import Stats
 from localspec.engine.prefixes import PrefixCache
 from localspec.engine.request import Committed, Finished, Prefilled, Request, TokenLogprob
@@ -150,6 +150,11 @@ def load(
     return Model(model, folder, drafter, loaded, bound)
 
 
+def memory_room() -> int:
+    """Bytes of memory that generations may take together, conversations kept to go on from included."""
+    return _worker.call(room)
+
+
 def _acquire(
     folder: Path, drafter: str, notify: Callable[[str], None] | None
 ) -> tuple[_Loaded, Drafter | None]:
@@ -200,6 +205,20 @@ class Model:
     @property
     def context_length(self) -> int:
         return self._target.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        return self._target.vocab_size
+
+    @property
+    def first_id(self) -> int:
+        """The token that stands for no text at all."""
+        begin = getattr(self._tokenizer, "bos_token_id", None)
+        return int(begin) if begin is not None else min(self._stop_ids, default=0)
+
+    def is_stop(self, token: int) -> bool:
+        """Whether a token ends the text."""
+        return token in self._stop_ids
 
     @property
     def has_chat_template(self) -> bool:
@@ -260,6 +279,10 @@ class Model:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def token_text(self, token: int) -> str:
+        """The text of one token alone; U+FFFD where it is part of a character."""
+        return self.decode([token])
 
     def stream(
         self,

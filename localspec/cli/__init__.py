@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from localspec.cli import convert, doctor, generate, models
+from localspec.cli import convert, doctor, generate, models, serve
 from localspec.cli.output import ReaderGone
 from localspec.errors import LocalspecError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.generate)
+app.command("serve")(serve.serve)
 app.command("convert")(convert.convert)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")

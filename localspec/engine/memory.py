@@ -57,17 +57,13 @@ def footprint(target: Target, drafter: Drafter | None) -> Footprint:
     return Footprint(per_token, tuple(windows), fixed)
 
 
-def room(reserved: int = 0) -> int:
-    """Bytes that generations may take: of the device's memory, less what is taken by weights.
-
-    Args:
-        reserved: bytes that are taken now and can be given back.
-    """
+def room() -> int:
+    """Bytes that generations may take: of the device's memory, less what is taken by weights."""
     if mx.default_device() == mx.Device(mx.cpu):
         limit = int(_SHARE_ON_CPU * memory())
     else:
         limit = int(mx.device_info()["max_recommended_working_set_size"])
-    return max(0, limit - mx.get_active_memory() + reserved)
+    return max(0, limit - mx.get_active_memory())
 
 
 def _row_nbytes(leaf: Any) -> float:
@@ -89,4 +85,4 @@ def _growth(target: Target, drafter: Drafter | None) -> float:
         taps = mx.zeros((1, count, len(drafter.tap_layers), target.hidden_size))
         drafter.observe(state, mx.zeros((1, count), dtype=mx.int32), taps)
         sizes.append(sum(array.nbytes for array in state.arrays))
-    return (sizes[1] - sizes[0]) / _ROWS
+    return float(sizes[1] - sizes[0]) / _ROWS

@@ -21,7 +21,13 @@ def json_grammar(schema: Mapping[str, Any] | bool) -> str:
 
 
 def call_grammar(
-    tools: Sequence[Mapping[str, Any]], format: ToolFormat, mark: Mark, *, most_calls: int | None
+    tools: Sequence[Mapping[str, Any]],
+    format: ToolFormat,
+    mark: Mark,
+    *,
+    most_calls: int | None,
+    free_text: bool = False,
+    schema: Mapping[str, Any] | None = None,
 ) -> str:
     """One call or more, of these tools alone, with arguments that obey their schemas.
 
@@ -31,18 +37,30 @@ def call_grammar(
         format: the marks around a call; between them stands the JSON object.
         mark: how a mark is written in a grammar.
         most_calls: 1, or None for any number.
+        free_text: any text may stand before, between and after calls, of which there may be none.
+        schema: instead of calls there may be a JSON value that obeys this.
     """
-    start = f'{mark(format.start)} "\\n"?'
+    start = mark(format.start)
     end = f'"\\n"? {mark(format.end)}' if format.end else ""
-    lines = [
-        "start: call" if most_calls == 1 else 'start: call ("\\n"? call)*',
-        f"call: {start} ({' | '.join(f'body{i}' for i in range(len(tools)))}) {end}",
-    ]
+    bodies = " | ".join(f"body{index}" for index in range(len(tools)))
+    if free_text:
+        lines = ["start: call* TEXT", r"TEXT: /(.|\n)*/"]
+        if start.startswith("<["):
+            lines.append(f"head: TEXT {start}")
+        else:
+            # The first occurrence of the mark ends the text.
+            lines.append(f"head[lazy]: TEXT {start}")
+    else:
+        calls = "call" if most_calls == 1 else 'call ("\\n"? call)*'
+        lines = [f"start: {calls}" + (" | answer" if schema is not None else ""), f"head: {start}"]
+    lines.append(f'call: head "\\n"? ({bodies}) {end}')
+    if schema is not None:
+        lines.append(f"answer: {_json(schema)}")
     for index, tool in enumerate(tools):
         function = tool["function"]
         head = f'{{"name": {json.dumps(function["name"])}, "arguments": '
-        schema = object_schema(function.get("parameters"))
-        body = _json(schema, lenient=not function.get("strict"))
+        parameters = object_schema(function.get("parameters"))
+        body = _json(parameters, lenient=not function.get("strict"))
         lines.append(f'body{index}: {json.dumps(head, ensure_ascii=False)} {body} "}}"')
     return "\n".join(lines)
 

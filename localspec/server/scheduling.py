@@ -1,0 +1,117 @@
+"""Who may generate when: a bounded queue in front of a few places.
+
+Generations that hold a place take turns round by round, so what matters is that a place comes free.
+Long ones never hold all of them, and a request only enters when the memory that it may take is there.
+Everything happens on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from localspec.server.errors import ApiError
+
+_RETRY_AFTER_S = 2
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    is_short: bool
+    nbytes: int
+    place: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Places for generations.
+
+    Attributes:
+        capacity: bytes for all of them.
+        places: generations at a time.
+        max_waiting: requests that may wait; a further one is turned away.
+    """
+
+    capacity: int
+    places: int = 4
+    max_waiting: int = 32
+    reserved: int = 0
+    num_short: int = 0
+    num_long: int = 0
+    _queue: list[_Waiting] = field(default_factory=list)
+
+    @property
+    def num_running(self) -> int:
+        return self.num_short + self.num_long
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._queue)
+
+    def check(self) -> None:
+        """Turn a request away when the queue is full.
+
+        Raises:
+            ApiError: 503, with the time after which to try again.
+        """
+        if len(self._queue) >= self.max_waiting:
+            raise ApiError(
+                503,
+                f"{self.num_running} requests are running and {len(self._queue)} are waiting; "
+                "try again later",
+                code="overloaded",
+                headers={"Retry-After": str(_RETRY_AFTER_S)},
+            )
+
+    @asynccontextmanager
+    async def place(self, nbytes: int, *, is_short: bool) -> AsyncIterator[None]:
+        """Wait for a place and hold it.
+
+        Args:
+            nbytes: memory that the generation may take.
+            is_short: so short that it may have the place that long ones must leave free.
+        """
+        nbytes = min(nbytes, self.capacity)
+        waiting = _Waiting(is_short, nbytes)
+        self._queue.append(waiting)
+        self._admit()
+        try:
+            await waiting.place
+            yield
+        finally:
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+            elif waiting.place.done():
+                self._leave(waiting)
+            self._admit()
+
+    def _admit(self) -> None:
+        for waiting in list(self._queue):
+            if self.num_running >= self.places:
+                return
+            if self.reserved + waiting.nbytes > self.capacity:
+                # Nobody overtakes a request that waits for memory, or it would wait for ever.
+                return
+            if waiting.is_short:
+                self.num_short += 1
+            elif self.num_long < max(1, self.places - 1):
+                self.num_long += 1
+            else:
+                continue
+            self.reserved += waiting.nbytes
+            self._queue.remove(waiting)
+            if waiting.place.cancelled():
+                self._leave(waiting)
+            else:
+                waiting.place.set_result(None)
+
+    def _leave(self, waiting: _Waiting) -> None:
+        self.reserved -= waiting.nbytes
+        if waiting.is_short:
+            self.num_short -= 1
+        else:
+            self.num_long -= 1
