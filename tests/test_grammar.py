@@ -8,8 +8,8 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from byte_tokens import END, SIZE, THINK, THOUGHT, grammar_tokenizer
 from llguidance import LLTokenizer
-from llguidance._tokenizer import TokenizerWrapper
 from tables import Floats, TableDrafter, TableTarget
 from test_lossless import p_value
 
@@ -109,23 +109,10 @@ def test_the_test_notices_forbidden_drafts_that_are_left_out() -> None:
 
 # Grammars of llguidance, over a vocabulary of bytes and a few special tokens.
 
-THINK, THOUGHT, END = 256, 257, 258
-SIZE = 259
-
-
-class ByteTokenizer:
-    eos_token_id = END
-    bos_token_id = None
-    tokens = (*(bytes([byte]) for byte in range(256)), b"<think>", b"</think>", b"<end>")
-    special_token_ids = (THINK, THOUGHT, END)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text.encode() if isinstance(text, str) else text)
-
 
 @pytest.fixture(scope="module")
 def tokenizer() -> LLTokenizer:
-    return LLTokenizer(TokenizerWrapper(ByteTokenizer()), n_vocab=SIZE)
+    return grammar_tokenizer()
 
 
 DIGITS = 'start: /[0-9]{2,4}/ "!"'

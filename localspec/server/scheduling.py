@@ -21,6 +21,7 @@ _RETRY_AFTER_S = 2
 class _Waiting:
     is_short: bool
     nbytes: int
+    holds: bool = False
     place: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -83,16 +84,18 @@ class Scheduler:
             await waiting.place
             yield
         finally:
-            if waiting in self._queue:
-                self._queue.remove(waiting)
-            elif waiting.place.done():
+            if waiting.holds:
                 self._leave(waiting)
+            else:
+                self._queue.remove(waiting)
             self._admit()
 
     def _admit(self) -> None:
         for waiting in list(self._queue):
             if self.num_running >= self.places:
                 return
+            if waiting.place.cancelled():
+                continue  # its task is about to take it out of the queue
             if self.reserved + waiting.nbytes > self.capacity:
                 # Nobody overtakes a request that waits for memory, or it would wait for ever.
                 return
@@ -104,10 +107,8 @@ class Scheduler:
                 continue
             self.reserved += waiting.nbytes
             self._queue.remove(waiting)
-            if waiting.place.cancelled():
-                self._leave(waiting)
-            else:
-                waiting.place.set_result(None)
+            waiting.holds = True
+            waiting.place.set_result(None)
 
     def _leave(self, waiting: _Waiting) -> None:
         self.reserved -= waiting.nbytes
