@@ -1,8 +1,8 @@
 """An engine for the endpoint that needs no model: tokens are bytes, texts are made up by the prompt.
 
 It obeys everything that a job says, grammars too, and keeps prompts for its prefix cache. Prompts can
-hold commands: `SAY[...]YAS` is said word for word, `BREAK` fails after two pieces, `SLOW` takes its time,
-`HOLD` waits after each word until `gate` is set.
+hold commands: `SAY[...]YAS` is said word for word, `BREAK` fails after two pieces, `SLOW` takes its
+time, `HOLD` waits after each word until `gate` is set.
 """
 
 from __future__ import annotations

@@ -20,9 +20,14 @@ class Holder:
         self.task = asyncio.create_task(self._run(scheduler, nbytes, short))
 
     async def _run(self, scheduler: Scheduler, nbytes: int, short: bool) -> None:
-        async with scheduler.place(nbytes, is_short=short):
+        ticket = scheduler.enter(nbytes, is_short=short)
+        try:
+            await ticket.place
             self.has_place = True
             await self._leave.wait()
+        finally:
+            scheduler.leave(ticket)
+            scheduler.leave(ticket)
         self.has_place = False
 
     async def leave(self) -> None:
@@ -118,11 +123,13 @@ def test_a_full_queue_turns_away() -> None:
         holders = [Holder(scheduler) for _ in range(5)]
         await settled()
         with pytest.raises(ApiError) as caught:
-            scheduler.check()
+            scheduler.enter(1, is_short=True)
         assert caught.value.status == 503
         assert "Retry-After" in caught.value.headers
+        unbounded = scheduler.enter(1, is_short=False, bounded=False)
+        scheduler.leave(unbounded)
         await holders[0].leave()
-        scheduler.check()
+        scheduler.leave(scheduler.enter(1, is_short=True))
         for holder in holders[1:]:
             await holder.leave()
 

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.server import transport
+from localspec.server.asks import Ask
 from localspec.server.chat import ChatAnswer, ChatRequest, chat_request_ask
 from localspec.server.choices import each_choice, stream_failure, streamed, whole
 from localspec.server.completions import CompletionAnswer, CompletionRequest, completion_asks
@@ -39,9 +39,19 @@ from localspec.server.responses import (
     responses_ask,
     said,
 )
-from localspec.server.scheduling import Scheduler
+from localspec.server.scheduling import Scheduler, Ticket
 from localspec.server.security import Access, Guard
-from localspec.server.transport import Line, comment, error_response, event, read_object
+from localspec.server.transport import (
+    Answer,
+    Line,
+    comment,
+    error_response,
+    event,
+    json_answer,
+    log,
+    read_object,
+    stream_answer,
+)
 
 
 def create_app(engine: Engine, access: Access | None = None, *, max_waiting: int = 32) -> Starlette:
@@ -66,6 +76,20 @@ def create_app(engine: Engine, access: Access | None = None, *, max_waiting: int
     )
     app.state.generations = routes.generations
     return app
+
+
+class _Queue:
+    """The queue as one answer sees it."""
+
+    def __init__(self, generations: Generations, ask: Ask) -> None:
+        self._generations = generations
+        self._ask = ask
+
+    def enter(self) -> Ticket:
+        return self._generations.enter(self._ask)
+
+    def leave(self, ticket: Ticket) -> None:
+        self._generations.scheduler.leave(ticket)
 
 
 class _Routes:
@@ -104,13 +128,7 @@ class _Routes:
         ask = await run_in_threadpool(chat_request_ask, asked, self.engine)
         asks = each_choice([ask], asked.n or 1)
         answer = ChatAnswer(self.engine.name, ask.job.drafter, ask.job.logprobs is not None)
-        self.generations.check()
-        if not asked.stream:
-            return transport.json_answer(lambda: whole(self.generations, asks, answer))
-        usage = bool(asked.stream_options and asked.stream_options.include_usage)
-        return transport.stream_answer(
-            lambda: streamed(self.generations, asks, answer, usage=usage), stream_failure
-        )
+        return self._choices(asked, asks, answer)
 
     async def completions(self, request: Request) -> Any:
         asked = parse(CompletionRequest, await self._object(request))
@@ -118,24 +136,34 @@ class _Routes:
         asks = each_choice(asks, asked.n or 1)
         job = asks[0].job
         answer = CompletionAnswer(self.engine.name, job.drafter, job.logprobs is not None)
-        self.generations.check()
+        return self._choices(asked, asks, answer)
+
+    def _choices(
+        self,
+        asked: ChatRequest | CompletionRequest,
+        asks: list[Ask],
+        answer: ChatAnswer | CompletionAnswer,
+    ) -> Answer:
+        queue = _Queue(self.generations, asks[0])
         if not asked.stream:
-            return transport.json_answer(lambda: whole(self.generations, asks, answer))
+            return json_answer(queue, lambda ticket: whole(self.generations, asks, answer, ticket))
         usage = bool(asked.stream_options and asked.stream_options.include_usage)
-        return transport.stream_answer(
-            lambda: streamed(self.generations, asks, answer, usage=usage), stream_failure
+        return stream_answer(
+            queue,
+            lambda ticket: streamed(self.generations, asks, answer, ticket, usage=usage),
+            stream_failure,
         )
 
     async def responses(self, request: Request) -> Any:
         asked = parse(ResponsesRequest, await self._object(request))
         ask, messages = await run_in_threadpool(responses_ask, asked, self.engine, self._store)
         answer = ResponsesAnswer(asked, self.engine.name, ask.job.drafter)
-        self.generations.check()
+        queue = _Queue(self.generations, ask)
 
-        async def events() -> AsyncGenerator[dict[str, Any] | Line, None]:
+        async def events(ticket: Ticket) -> AsyncGenerator[dict[str, Any] | Line, None]:
             for told in answer.begin():
                 yield told
-            async with aclosing(self.generations.run(ask)) as updates:
+            async with aclosing(self.generations.run(ask, ticket)) as updates:
                 async for update in updates:
                     if isinstance(update, Read):
                         yield comment(f"prefill {update.done}/{update.total}")
@@ -150,28 +178,30 @@ class _Routes:
                 yield told
 
         if asked.stream:
-            return transport.stream_answer(
-                lambda: _named(events()),
+            return stream_answer(
+                queue,
+                lambda ticket: _named(events(ticket)),
                 lambda error: [event(answer.failure(error), "response.failed")],
             )
 
-        async def body() -> dict[str, Any]:
-            async for _ in events():
-                pass
+        async def body(ticket: Ticket) -> dict[str, Any]:
+            async with aclosing(events(ticket)) as told:
+                async for _ in told:
+                    pass
             return answer.final()
 
-        return transport.json_answer(body)
+        return json_answer(queue, body)
 
     async def messages(self, request: Request) -> Any:
         asked = parse(MessagesRequest, await self._object(request))
         ask = await run_in_threadpool(messages_ask, asked, self.engine)
         answer = MessagesAnswer(self.engine.name, ask.job.drafter)
-        self.generations.check()
+        queue = _Queue(self.generations, ask)
         num_prompt = len(ask.job.prompt)
 
-        async def events() -> AsyncGenerator[dict[str, Any] | Line, None]:
+        async def events(ticket: Ticket) -> AsyncGenerator[dict[str, Any] | Line, None]:
             begun = False
-            async with aclosing(self.generations.run(ask)) as updates:
+            async with aclosing(self.generations.run(ask, ticket)) as updates:
                 async for update in updates:
                     if isinstance(update, Read):
                         if not begun:
@@ -188,17 +218,19 @@ class _Routes:
                 yield told
 
         if asked.stream:
-            return transport.stream_answer(
-                lambda: _named(events()),
+            return stream_answer(
+                queue,
+                lambda ticket: _named(events(ticket)),
                 lambda error: [event(answer.failure(error), "error")],
             )
 
-        async def body() -> dict[str, Any]:
-            async for _ in events():
-                pass
+        async def body(ticket: Ticket) -> dict[str, Any]:
+            async with aclosing(events(ticket)) as told:
+                async for _ in told:
+                    pass
             return answer.body()
 
-        return transport.json_answer(body)
+        return json_answer(queue, body)
 
     async def count_tokens(self, request: Request) -> Response:
         asked = parse(MessagesRequest, await self._object(request))
@@ -285,5 +317,5 @@ def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _on_bug(request: Request, error: Exception) -> Response:
-    transport.log.error("a request failed", exc_info=error)
+    log.error("a request failed", exc_info=error)
     return error_response(internal(), request.url.path)

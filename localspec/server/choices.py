@@ -14,6 +14,7 @@ from localspec.server.completions import CompletionAnswer
 from localspec.server.engine import Read
 from localspec.server.errors import ApiError
 from localspec.server.generations import Finish, Generations, Update
+from localspec.server.scheduling import Ticket
 from localspec.server.transport import DONE, Line, comment, event
 
 Answer = ChatAnswer | CompletionAnswer
@@ -33,12 +34,18 @@ def each_choice(asks: list[Ask], n: int) -> list[Ask]:
     return choices
 
 
-async def whole(generations: Generations, asks: list[Ask], answer: Answer) -> dict[str, Any]:
-    """The body. Choices run one after the other, so that the later find the prompt in the cache."""
+async def whole(
+    generations: Generations, asks: list[Ask], answer: Answer, ticket: Ticket
+) -> dict[str, Any]:
+    """The body. Choices run one after the other, so that the later find the prompt in the cache.
+
+    Args:
+        ticket: the first choice's.
+    """
     choices = []
     for index, ask in enumerate(asks):
         choice = Choice(index)
-        async with aclosing(generations.run(ask)) as updates:
+        async with aclosing(generations.run(ask, None if index else ticket)) as updates:
             async for update in updates:
                 _take(choice, update)
         choices.append(choice)
@@ -46,7 +53,7 @@ async def whole(generations: Generations, asks: list[Ask], answer: Answer) -> di
 
 
 async def streamed(
-    generations: Generations, asks: list[Ask], answer: Answer, *, usage: bool
+    generations: Generations, asks: list[Ask], answer: Answer, ticket: Ticket, *, usage: bool
 ) -> AsyncGenerator[Line, None]:
     """Chunks, `[DONE]` last."""
     choices = []
@@ -55,7 +62,7 @@ async def streamed(
         choices.append(choice)
         if isinstance(answer, ChatAnswer):
             yield event(answer.chunk(index, {"role": "assistant", "content": ""}))
-        async with aclosing(generations.run(ask)) as updates:
+        async with aclosing(generations.run(ask, None if index else ticket)) as updates:
             async for update in updates:
                 num_logprobs = len(choice.logprobs)
                 deltas = _take(choice, update)

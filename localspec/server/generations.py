@@ -21,7 +21,7 @@ from localspec.server.engine import (
 )
 from localspec.server.errors import bad, overflow
 from localspec.server.metrics import Metrics
-from localspec.server.scheduling import Scheduler
+from localspec.server.scheduling import Scheduler, Ticket
 from localspec.text.answer import AnswerParser, Delta
 
 
@@ -60,21 +60,26 @@ class Generations:
     scheduler: Scheduler
     metrics: Metrics = field(default_factory=Metrics)
 
-    def check(self) -> None:
-        """Turn a request away, before its answer begins, when too many wait.
+    def enter(self, ask: Ask, *, bounded: bool = True) -> Ticket:
+        """Queue up for an answer; see `Scheduler.enter`.
 
         Raises:
             ApiError: 503.
         """
-        self.scheduler.check()
-
-    async def run(self, ask: Ask) -> AsyncGenerator[Update, None]:
-        """The updates of one answer; the last is a `Finish`. Leaving early frees the engine."""
         job = ask.job
-        cost = self.engine.cost(job)
-        async with self.scheduler.place(cost, is_short=is_short(job)):
+        return self.scheduler.enter(self.engine.cost(job), is_short=is_short(job), bounded=bounded)
+
+    async def run(self, ask: Ask, ticket: Ticket | None = None) -> AsyncGenerator[Update, None]:
+        """The updates of one answer; the last is a `Finish`. Leaving early frees the engine.
+
+        Args:
+            ticket: from `enter`; None: queue up now.
+        """
+        ticket = ticket or self.enter(ask, bounded=False)
+        try:
+            await ticket.place
             events = _Events(asyncio.get_running_loop())
-            running = self.engine.start(job, events.put, self.scheduler.reserved)
+            running = self.engine.start(ask.job, events.put, self.scheduler.reserved)
             try:
                 async for update in self._read(ask, events, running):
                     yield update
@@ -83,6 +88,8 @@ class Generations:
                     running.cancel()
                     # The place is free when the engine is.
                     await asyncio.shield(events.ended())
+        finally:
+            self.scheduler.leave(ticket)
 
     async def _read(
         self, ask: Ask, events: _Events, running: Running

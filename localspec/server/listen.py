@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from localspec.errors import LocalspecError
 
 _GRACE_S = 2
+_IDLE_S = 75
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,6 +57,7 @@ def make_server(app: ASGIApp, *, log_requests: bool = False) -> uvicorn.Server:
             access_log=log_requests,
             server_header=False,
             lifespan="off",
+            timeout_keep_alive=_IDLE_S,
             # Streams that are under way when the server is told to end.
             timeout_graceful_shutdown=_GRACE_S,
         )

@@ -8,8 +8,6 @@ Everything happens on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from localspec.server.errors import ApiError
@@ -18,7 +16,14 @@ _RETRY_AFTER_S = 2
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class Ticket:
+    """A request's place in the queue, and then a place to generate.
+
+    Attributes:
+        place: done when it may generate.
+        holds: it does.
+    """
+
     is_short: bool
     nbytes: int
     holds: bool = False
@@ -43,7 +48,7 @@ class Scheduler:
     reserved: int = 0
     num_short: int = 0
     num_long: int = 0
-    _queue: list[_Waiting] = field(default_factory=list)
+    _queue: list[Ticket] = field(default_factory=list)
 
     @property
     def num_running(self) -> int:
@@ -53,13 +58,18 @@ class Scheduler:
     def num_waiting(self) -> int:
         return len(self._queue)
 
-    def check(self) -> None:
-        """Turn a request away when the queue is full.
+    def enter(self, nbytes: int, *, is_short: bool, bounded: bool = True) -> Ticket:
+        """Take the next place in the queue; `leave` gives it back, whatever came of it.
+
+        Args:
+            nbytes: memory that the generation may take.
+            is_short: so short that it may have the place that long ones must leave free.
+            bounded: a full queue turns it away.
 
         Raises:
             ApiError: 503, with the time after which to try again.
         """
-        if len(self._queue) >= self.max_waiting:
+        if bounded and len(self._queue) >= self.max_waiting:
             raise ApiError(
                 503,
                 f"{self.num_running} requests are running and {len(self._queue)} are waiting; "
@@ -67,52 +77,40 @@ class Scheduler:
                 code="overloaded",
                 headers={"Retry-After": str(_RETRY_AFTER_S)},
             )
-
-    @asynccontextmanager
-    async def place(self, nbytes: int, *, is_short: bool) -> AsyncIterator[None]:
-        """Wait for a place and hold it.
-
-        Args:
-            nbytes: memory that the generation may take.
-            is_short: so short that it may have the place that long ones must leave free.
-        """
-        nbytes = min(nbytes, self.capacity)
-        waiting = _Waiting(is_short, nbytes)
-        self._queue.append(waiting)
+        ticket = Ticket(is_short, min(nbytes, self.capacity))
+        self._queue.append(ticket)
         self._admit()
-        try:
-            await waiting.place
-            yield
-        finally:
-            if waiting.holds:
-                self._leave(waiting)
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place, or the wait for it; once more changes nothing."""
+        if ticket.holds:
+            ticket.holds = False
+            self.reserved -= ticket.nbytes
+            if ticket.is_short:
+                self.num_short -= 1
             else:
-                self._queue.remove(waiting)
-            self._admit()
+                self.num_long -= 1
+        elif ticket in self._queue:
+            self._queue.remove(ticket)
+        self._admit()
 
     def _admit(self) -> None:
-        for waiting in list(self._queue):
+        for ticket in list(self._queue):
             if self.num_running >= self.places:
                 return
-            if waiting.place.cancelled():
-                continue  # its task is about to take it out of the queue
-            if self.reserved + waiting.nbytes > self.capacity:
+            if ticket.place.cancelled():
+                continue  # its task is about to leave
+            if self.reserved + ticket.nbytes > self.capacity:
                 # Nobody overtakes a request that waits for memory, or it would wait for ever.
                 return
-            if waiting.is_short:
+            if ticket.is_short:
                 self.num_short += 1
             elif self.num_long < max(1, self.places - 1):
                 self.num_long += 1
             else:
                 continue
-            self.reserved += waiting.nbytes
-            self._queue.remove(waiting)
-            waiting.holds = True
-            waiting.place.set_result(None)
-
-    def _leave(self, waiting: _Waiting) -> None:
-        self.reserved -= waiting.nbytes
-        if waiting.is_short:
-            self.num_short -= 1
-        else:
-            self.num_long -= 1
+            self.reserved += ticket.nbytes
+            self._queue.remove(ticket)
+            ticket.holds = True
+            ticket.place.set_result(None)

@@ -11,13 +11,14 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from localspec.server.errors import ApiError, bad, internal
+from localspec.server.scheduling import Ticket
 from localspec.server.security import too_large
 
 log = logging.getLogger("localspec.server")
@@ -91,37 +92,57 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-def json_answer(make: Callable[[], Awaitable[dict[str, Any]]]) -> Answer:
+class Queue(Protocol):
+    """Where answers queue up; a full one refuses with an `ApiError`."""
+
+    def enter(self) -> Ticket: ...
+    def leave(self, ticket: Ticket) -> None: ...
+
+
+def json_answer(queue: Queue, make: Callable[[Ticket], Awaitable[dict[str, Any]]]) -> Answer:
     """A whole body, once it is made."""
 
     async def work(scope: Scope, receive: Receive, send: Send) -> None:
+        ticket = None
         try:
-            response = JSONResponse(await make())
+            ticket = queue.enter()
+            response = JSONResponse(await make(ticket))
         except ApiError as error:
             response = error_response(error, scope["path"])
         except Exception:
             log.exception("a request failed")
             response = error_response(internal(), scope["path"])
+        finally:
+            if ticket:
+                queue.leave(ticket)
         await response(scope, receive, send)
 
     return Answer(work)
 
 
 def stream_answer(
-    make: Callable[[], AsyncGenerator[Line, None]], fail: Callable[[ApiError], list[Line]]
+    queue: Queue,
+    make: Callable[[Ticket], AsyncGenerator[Line, None]],
+    fail: Callable[[ApiError], list[Line]],
 ) -> Answer:
     """Events as they come; the head goes out at once, comments while there is nothing to say.
 
     Args:
+        queue: entered before the head goes out, so that a full one is a status.
         make: the events.
         fail: what is said when something breaks after the head.
     """
 
     async def work(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(_HEAD)
-        await _say(send, comment("accepted"))
         try:
-            async with aclosing(_kept_alive(make())) as lines:
+            ticket = queue.enter()
+        except ApiError as error:
+            await error_response(error, scope["path"])(scope, receive, send)
+            return
+        try:
+            await send(_HEAD)
+            await _say(send, comment("accepted"))
+            async with aclosing(_kept_alive(make(ticket))) as lines:
                 async for line in lines:
                     await _say(send, line)
         except ApiError as error:
@@ -129,6 +150,8 @@ def stream_answer(
         except Exception:
             log.exception("a request failed")
             await _say(send, "".join(fail(internal())))
+        finally:
+            queue.leave(ticket)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Answer(work)

@@ -43,6 +43,23 @@ def for_template(
     return [{"role": "system", "content": text}, *rest] if text else rest
 
 
+def in_turns(messages: Sequence[Message]) -> list[Message]:
+    """For templates that know no system message, or want user and assistant to take turns.
+
+    The system text goes before the first user's, and messages of one role in a row become one.
+    """
+    turned: list[Message] = []
+    for message in messages:
+        message = {**message, "role": "user"} if message["role"] == "system" else message
+        before = turned[-1] if turned else None
+        plain = not message.get("tool_calls") and message["role"] != "tool"
+        if before and plain and before["role"] == message["role"] and not before.get("tool_calls"):
+            turned[-1] = {**before, "content": f"{before['content']}\n\n{message['content']}"}
+        else:
+            turned.append(message)
+    return turned
+
+
 def without_nonce(system: str) -> str:
     """The system text without a first line that would spoil the prefix cache."""
     if not system.startswith(NONCE):

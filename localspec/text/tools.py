@@ -86,8 +86,9 @@ class ToolSplit:
         answer: list[str] = []
         calls: list[CallDelta] = []
         if self._body is None:
-            # The beginning of a mark that never came is text; blank space at the end is kept too.
-            answer.append(self._held)
+            # The beginning of a mark that never came is text, but blank space after a call is not.
+            if not self.num_calls or self._held.strip():
+                answer.append(self._held)
         else:
             self._body += self._held
             self._advance(calls)
