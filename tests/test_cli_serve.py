@@ -95,3 +95,13 @@ def test_the_program_serves_and_ends_on_an_interrupt() -> None:
         out, err = server.communicate(timeout=60)
     assert (out, err) == ("", "")
     assert server.returncode == 130
+
+
+def test_the_endpoint_needs_no_mlx() -> None:
+    script = (
+        "import sys\n"
+        "import localspec.server.app, localspec.server.listen\n"
+        "assert not {'mlx.core', 'transformers', 'llguidance'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -36,6 +36,8 @@ from localspec.errors import ContextOverflow
 from localspec.models.drafter import Drafter, Proposal
 
 PREFILL_CHUNK = 512
+SHARED_CHUNK = 128
+"""While others generate too, so that none waits long for its next round."""
 _CLEAR_EVERY = 256
 _TAIL = 16
 """Where templates end a prompt otherwise than the history of the next turn, it is in these tokens."""
@@ -59,6 +61,9 @@ class Generation:
         request: what to generate.
         prefixes: where beginnings of prompts come from, and where this conversation goes by `keep`.
 
+    Attributes:
+        chunk: tokens of the prompt that a step reads.
+
     Raises:
         ContextOverflow: the prompt leaves no room for a token.
     """
@@ -75,6 +80,7 @@ class Generation:
             raise ContextOverflow(len(request.prompt), target.context_length)
         self.stats = Stats(prompt_tokens=len(request.prompt))
         self.tokens: list[int] = list(request.prompt)
+        self.chunk = PREFILL_CHUNK
         self._target = target
         self._drafter = drafter
         self._request = request
@@ -166,15 +172,15 @@ class Generation:
         drafter_arrays = self._state.arrays if self._drafter else []
         mx.eval(self._cache.arrays, drafter_arrays)
         mx.clear_cache()
-        self._remember(end)
+        if end % PREFILL_CHUNK == 0 or end >= len(prompt) - 1 - _TAIL:
+            self._remember(end)
         return Prefilled(end, len(prompt) - 1)
 
     def _chunk_end(self, start: int, last: int) -> int:
-        end = min(start + PREFILL_CHUNK, last)
         if not self._remembers:
-            return end
+            return min(start + self.chunk, last)
         # At places where another prompt that begins alike has its checkpoints too.
-        end = min((start // PREFILL_CHUNK + 1) * PREFILL_CHUNK, last)
+        end = min((start // self.chunk + 1) * self.chunk, last)
         return last - _TAIL if start < last - _TAIL < end else end
 
     @property

@@ -111,6 +111,9 @@ class Grammar:
 
     def _mask(self) -> npt.NDArray[np.uint32]:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().strip().splitlines()[0]
+            raise UsageError(f"the grammar cannot be followed any further: {reason}")
         return bits[: self._num_words]
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from localspec.engine.generation import Generation
+from localspec.engine.generation import PREFILL_CHUNK, SHARED_CHUNK, Generation
 from localspec.engine.request import Event, Finished, FinishReason
 
 T = TypeVar("T")
@@ -114,6 +114,7 @@ class Worker:
         try:
             reason: FinishReason | None = "cancelled"
             if not stream._cancelled.is_set():
+                generation.chunk = SHARED_CHUNK if self._running else PREFILL_CHUNK
                 stream._events.put(generation.step())
                 reason = generation.finish_reason()
             if reason is None:
