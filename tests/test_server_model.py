@@ -77,6 +77,7 @@ def test_schemas_and_calls_hold_with_drafting_on(client: OpenAI) -> None:
         max_tokens=60,
         tools=[TOOL],  # type: ignore[list-item]
         tool_choice="required",
+        parallel_tool_calls=False,
     ).choices[0]
     assert forced.finish_reason == "tool_calls"
     assert forced.message.tool_calls

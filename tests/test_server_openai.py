@@ -374,6 +374,41 @@ def test_responses_by_schema(client: OpenAI) -> None:
     assert isinstance(parsed.output_parsed, Verdict)
 
 
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"temperature": 2.5}, "temperature"),
+        ({"presence_penalty": -3}, "presence_penalty"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": 0, "max_tokens": 5}, "max_completion_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"n": 99}, "n"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"tools": [{"type": "retrieval"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function.name"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"extra_body": {"width": "wide"}}, "width"),
+    ],
+)
+def test_wrong_values_are_named(client: OpenAI, options: dict[str, Any], param: str) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as caught:
+            chat(client, "Hi", stream=stream, **options)
+        assert caught.value.param == param
+        assert caught.value.type == "invalid_request_error"
+
+
+def test_a_slash_too_many_is_borne(client: OpenAI) -> None:
+    base = str(client.base_url).rstrip("/")
+    with OpenAI(base_url=f"{base}//", api_key="x", max_retries=0) as other:
+        assert chat(other, say("fine")).choices[0].message.content == "fine"
+
+
 def test_models(client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert (model.id, model.owned_by) == ("fake/bytes", "localspec")

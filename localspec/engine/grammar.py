@@ -51,6 +51,7 @@ class Grammar:
         self._free = thinking and bool(closes)
         self._thoughts: list[int] = []
         self._said = False
+        self._mask()  # some grammars only show here that they cannot be followed
 
     def num_legal(self, drafts: Sequence[int]) -> int:
         """How many of the drafts, from the first, the grammar allows."""

@@ -109,14 +109,20 @@ def chosen_drafter(fields: SamplingFields, engine: Engine) -> str:
     return name
 
 
-def base_job(fields: SamplingFields, engine: Engine, limit: int | None) -> Job:
+def base_job(fields: SamplingFields, engine: Engine, *limits: str) -> Job:
     """A job without its prompt.
 
     Args:
-        limit: most tokens; None or -1: up to the context length.
+        limits: fields that may hold the most tokens, the first that does counts; none or -1: up to the
+            context length.
+
+    Raises:
+        ApiError: no token may be said, or the drafter is not loaded.
     """
+    name = next((name for name in limits if getattr(fields, name) is not None), limits[0])
+    limit = getattr(fields, name)
     if limit == 0:
-        raise bad("max_tokens must be at least 1, not 0", "max_tokens")
+        raise bad(f"{name} must be at least 1, not 0", name)
     return Job(
         prompt=(),
         max_tokens=None if limit == -1 else limit,

@@ -51,7 +51,7 @@ class ChatRequest(SamplingFields):
     stop: str | list[str] | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    logit_bias: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
@@ -69,8 +69,7 @@ def chat_request_ask(request: ChatRequest, engine: Engine) -> Ask:
     """
     if request.modalities and request.modalities != ["text"]:
         raise bad("modalities: this model writes text alone", "modalities")
-    limit = request.max_completion_tokens
-    job = base_job(request, engine, request.max_tokens if limit is None else limit)
+    job = base_job(request, engine, "max_completion_tokens", "max_tokens")
     job = replace(
         job,
         stop=stops_of(request.stop),
@@ -160,6 +159,8 @@ def chosen_tool(choice: str | dict[str, Any] | None) -> tuple[str, bool]:
     """
     if choice is None:
         return "auto", False
+    if isinstance(choice, dict) and choice.get("type") in ("none", "auto", "required"):
+        choice = str(choice["type"])
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise bad(

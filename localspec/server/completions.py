@@ -32,7 +32,7 @@ class CompletionRequest(SamplingFields):
     echo: bool = False
     stop: str | list[str] | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
-    logit_bias: dict[str, Annotated[float, Field(ge=-1e6, le=1e6)]] | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
 
 
 def completion_asks(request: CompletionRequest, engine: Engine) -> list[Ask]:
@@ -45,7 +45,7 @@ def completion_asks(request: CompletionRequest, engine: Engine) -> list[Ask]:
         raise bad("echo is not supported; put the prompt before the text yourself", "echo")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise bad("best_of must be equal to n", "best_of")
-    job = base_job(request, engine, request.max_tokens)
+    job = base_job(request, engine, "max_tokens")
     job = replace(
         job,
         stop=stops_of(request.stop),

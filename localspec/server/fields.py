@@ -32,13 +32,13 @@ class SamplingFields(Lenient):
 
     model: str | None = None
     stream: bool = False
-    temperature: float | None = Field(None, ge=0, le=100)
+    temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, lt=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     repetition_penalty: float | None = Field(None, gt=0, le=100)
-    presence_penalty: float | None = Field(None, ge=-100, le=100)
-    frequency_penalty: float | None = Field(None, ge=-100, le=100)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     drafter: str | None = None
     width: Annotated[int, Field(ge=0, le=64)] | Literal["auto"] | None = None

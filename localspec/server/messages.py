@@ -57,7 +57,7 @@ def messages_ask(request: MessagesRequest, engine: Engine) -> Ask:
     Raises:
         ApiError: something is wrong, or cannot be honoured.
     """
-    job = base_job(request, engine, request.max_tokens)
+    job = base_job(request, engine, "max_tokens")
     job = replace(job, stop=stops_of(request.stop_sequences))
     messages: list[dict[str, Any]] = []
     if system := _system(request.system):

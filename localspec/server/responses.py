@@ -106,7 +106,7 @@ def responses_ask(
     for name in ("background", "conversation", "prompt"):
         if getattr(request, name):
             raise bad(f"{name} is not supported", name)
-    job = base_job(request, engine, request.max_output_tokens)
+    job = base_job(request, engine, "max_output_tokens")
     wants_logprobs = "message.output_text.logprobs" in (request.include or ())
     job = replace(
         job,

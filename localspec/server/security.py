@@ -56,6 +56,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        # Base addresses are often pasted with a slash too many.
+        scope["path"] = "/" + "/".join(part for part in scope["path"].split("/") if part)
         origin = headers.get("origin")
         allowed = origin if origin is not None and self._may_read(origin) else None
         try:
