@@ -6,7 +6,9 @@ stand on it.
 
 from __future__ import annotations
 
+import json
 import secrets
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +19,13 @@ from localspec import catalog
 from localspec.checks import checked
 from localspec.engine.drafters import make_drafter
 from localspec.engine.generation import Generation
+from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
+from localspec.engine.machine import memory
+from localspec.engine.memory import Footprint, footprint, room
 from localspec.engine.metrics import Stats
-from localspec.engine.request import Committed, Event, Prefilled, Request
+from localspec.engine.prefixes import PrefixCache
+from localspec.engine.request import Committed, Event, Prefilled, Request, TokenLogprob
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Stream, Worker
@@ -27,10 +33,13 @@ from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.detokenizer import StreamingDetokenizer
+from localspec.text.dialect import find_dialect
 from localspec.text.stops import StopStrings
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
 DEFAULT_MAX_TOKENS = 1024
+_PREFIX_SHARE = 1 / 8
+"""Of the machine's memory, for conversations kept to go on from."""
 
 Message = Mapping[str, Any]
 Progress = Callable[[int, int], None]
@@ -45,12 +54,14 @@ class Piece:
         token_ids: the round's tokens.
         num_accepted: how many of them, the first ones, were drafts.
         stats: figures so far.
+        logprobs: one for each of the tokens, where they were asked for.
     """
 
     text: str
     token_ids: list[int]
     num_accepted: int
     stats: Stats
+    logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class Result:
         model: the target's name.
         drafter: the drafter's name.
         stats: the final figures.
+        stop: the stop string that ended it; None: something else did.
     """
 
     text: str
@@ -72,6 +84,7 @@ class Result:
     model: str
     drafter: str
     stats: Stats
+    stop: str | None = None
 
     def as_dict(self) -> dict[str, object]:
         """What `localspec generate --json` prints."""
@@ -87,11 +100,29 @@ class Result:
 
 @dataclass(slots=True)
 class _Loaded:
-    """A target in memory, shared by every `Model` on the same files."""
+    """A target in memory and what was said on it, shared by every `Model` on the same files."""
 
     target: Target
     tokenizer: Any
+    prefixes: PrefixCache
     users: int = 0
+    encoding: threading.Lock = field(default_factory=threading.Lock)
+    grammar_tokenizer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar that an answer must obey.
+
+    Attributes:
+        text: in llguidance's notation.
+        after_thoughts: thoughts may come first, and are free.
+        thinking: the prompt has opened them already.
+    """
+
+    text: str
+    after_thoughts: bool = True
+    thinking: bool = False
 
 
 _worker = Worker()
@@ -121,11 +152,20 @@ def load(
     return Model(model, folder, chosen, loaded, bound)
 
 
+def memory_room() -> int:
+    """Bytes of memory that generations may take together, conversations kept to go on from included."""
+    return _worker.call(room)
+
+
 def _acquire(
     name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
 ) -> tuple[_Loaded, str, Drafter | None]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
-    loaded = _loaded.get(folder) or _Loaded(load_target(folder), load_tokenizer(folder))
+    loaded = _loaded.get(folder) or _Loaded(
+        load_target(folder),
+        load_tokenizer(folder),
+        PrefixCache(int(_PREFIX_SHARE * memory())),
+    )
     chosen, bound = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
@@ -146,6 +186,7 @@ class Model:
         name: the target's name, as given.
         drafter: the drafter's name, as given; for `auto`, of the one it found.
         folder: where the target's files are.
+        dialect: how the target writes thoughts, tool calls and fill-in tokens.
     """
 
     def __init__(
@@ -154,7 +195,10 @@ class Model:
         self.name = name
         self.folder = folder
         self.drafter = drafter
+        self.dialect = find_dialect(loaded.tokenizer)
+        self._loaded = loaded
         self._target = loaded.target
+        self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = bound
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
@@ -165,11 +209,31 @@ class Model:
         return self._target.context_length
 
     @property
+    def vocab_size(self) -> int:
+        return self._target.vocab_size
+
+    @property
+    def first_id(self) -> int:
+        """The token that stands for no text at all."""
+        begin = getattr(self._tokenizer, "bos_token_id", None)
+        return int(begin) if begin is not None else min(self._stop_ids, default=0)
+
+    def is_stop(self, token: int) -> bool:
+        """Whether a token ends the text."""
+        return token in self._stop_ids
+
+    @property
     def has_chat_template(self) -> bool:
         return has_chat_template(self._tokenizer)
 
     def encode(
-        self, prompt: str | Sequence[Message], *, system: str | None = None, raw: bool = False
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        tools: Sequence[Message] | None = None,
+        template_options: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a prompt: through the chat template unless raw.
 
@@ -177,6 +241,8 @@ class Model:
             prompt: the user's text, or whole chat messages (role, content).
             system: a system message to go first.
             raw: the text as it is.
+            tools: function descriptions, for templates that know tools.
+            template_options: more variables for the template, such as `enable_thinking`.
 
         Raises:
             UsageError: an empty prompt, messages or a system prompt with `raw`, or a template that
@@ -188,17 +254,40 @@ class Model:
             if system is not None or not isinstance(prompt, str):
                 why = "raw text was asked for" if raw else f"'{self.name}' has no chat template"
                 raise UsageError(f"messages and a system prompt need a chat template, but {why}")
-            return [int(token) for token in self._tokenizer.encode(prompt)]
+            with self._loaded.encoding:
+                return [int(token) for token in self._tokenizer.encode(prompt)]
         messages = (
             [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
         )
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
-        return render_chat(self._tokenizer, messages)
+        with self._loaded.encoding:
+            return render_chat(
+                self._tokenizer, messages, tools=tools, template_options=template_options
+            )
+
+    def encode_middle(self, prefix: str, suffix: str) -> list[int]:
+        """Token ids that ask for the text between two others.
+
+        Raises:
+            UsageError: the model has no fill-in tokens.
+        """
+        if self.dialect.fim is None:
+            raise UsageError(f"'{self.name}' has no tokens to fill in the middle with")
+        with self._loaded.encoding:
+            parts = [
+                [int(t) for t in self._tokenizer.encode(text, add_special_tokens=False)]
+                for text in (prefix, suffix)
+            ]
+        return self.dialect.fim.prompt(*parts)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    def token_text(self, token: int) -> str:
+        """The text of one token alone; U+FFFD where it is part of a character."""
+        return self.decode([token])
 
     @checked
     def stream(
@@ -236,18 +325,99 @@ class Model:
             frequency_penalty=frequency_penalty,
             logit_bias=logit_bias or {},
         )
+        return self.stream_ids(
+            self.encode(prompt, system=system, raw=raw),
+            sampling=sampling,
+            max_tokens=max_tokens,
+            seed=seed,
+            stop=stop,
+            width=width,
+            on_prefill=on_prefill,
+        )
+
+    def stream_ids(
+        self,
+        prompt: Sequence[int],
+        *,
+        sampling: SamplingParams,
+        max_tokens: int | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: frozenset[int] = frozenset(),
+        width: int | None = None,
+        grammar: Grammar | None = None,
+        logprobs: int | None = None,
+        on_prefill: Progress | None = None,
+    ) -> TextStream:
+        """Start a generation from token ids.
+
+        Args:
+            prompt: from `encode` or `encode_middle`.
+            max_tokens: None: up to the context length.
+            stop_ids: tokens that end it besides the model's own.
+            grammar: from `grammar`, for this generation alone.
+            logprobs: report log-probabilities, with so many alternatives.
+        """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
         request = Request(
-            prompt=self.encode(prompt, system=system, raw=raw),
+            prompt=prompt,
             max_tokens=max_tokens,
             sampling=sampling,
             seed=secrets.randbits(32) if seed is None else seed,
-            stop_ids=self._stop_ids,
+            stop_ids=self._stop_ids | stop_ids,
             width=width,
+            grammar=grammar,
+            logprobs=logprobs,
         )
-        events = _worker.generate(lambda: Generation(self._target, self._bound, request))
+        events = _worker.generate(
+            lambda: Generation(self._target, self._bound, request, self._prefixes)
+        )
         return TextStream(self, events, stop, on_prefill)
+
+    def grammar(self, wanted: GrammarText) -> Grammar:
+        """A grammar for one generation.
+
+        Raises:
+            UsageError: it cannot be enforced, with the reason.
+        """
+        opens, closes = self.dialect.think_ids if wanted.after_thoughts else ((), ())
+        return Grammar(
+            self._grammar_tokenizer(),
+            wanted.text,
+            opens=opens[0] if len(opens) == 1 else None,
+            closes=closes,
+            thinking=wanted.thinking,
+        )
+
+    def mark(self, text: str) -> str:
+        """A mark's terminal in a grammar: the special token that it is, or its text."""
+        tokenizer = self._grammar_tokenizer()
+        ids = tokenizer.tokenize_str(text, parse_special=True)
+        if len(ids) == 1 and tokenizer.is_special_token(ids[0]):
+            return f"<[{ids[0]}]>"
+        return json.dumps(text, ensure_ascii=False)
+
+    def _grammar_tokenizer(self) -> Any:
+        """llguidance's view of the tokenizer; made once, since it takes a second."""
+        from llguidance.hf import from_tokenizer
+
+        with self._loaded.encoding:
+            if self._loaded.grammar_tokenizer is None:
+                self._loaded.grammar_tokenizer = from_tokenizer(
+                    self._tokenizer._tokenizer,
+                    n_vocab=self._target.vocab_size,
+                    eos_token=sorted(self._stop_ids),
+                )
+        return self._loaded.grammar_tokenizer
+
+    def footprint(self) -> Footprint:
+        """What a generation of this model will take in memory."""
+        return _worker.call(footprint, self._target, self._bound)
+
+    def shrink_prefixes(self, max_bytes: int) -> None:
+        """Make room in memory: forget conversations, soon, until they take no more than that."""
+        _worker.post(lambda: self._prefixes.shrink(max_bytes))
 
     def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
         """Generate text.
@@ -316,15 +486,15 @@ class TextStream(Iterator[Piece]):
             self._tokens.extend(event.tokens)
             self._text.append(text)
             if stopped:
-                self._finish("stop", event.stats)
-            return Piece(text, event.tokens, event.num_accepted, event.stats)
+                self._finish("stop", event.stats, self._stops.matched)
+            return Piece(text, event.tokens, event.num_accepted, event.stats, event.logprobs)
         rest = self._detokenizer.finish()
         # A limit may cut a character in two; what is there of it is no text.
         rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
         text, stopped = self._stops.push(rest)
         text += "" if stopped else self._stops.flush()
         self._text.append(text)
-        self._finish("stop" if stopped else event.reason, event.stats)
+        self._finish("stop" if stopped else event.reason, event.stats, self._stops.matched)
         return Piece(text, [], 0, event.stats) if text else None
 
     def _read(self, event: Committed) -> tuple[str, bool]:
@@ -333,7 +503,7 @@ class TextStream(Iterator[Piece]):
             tokens = tokens[:-1]
         return self._stops.push(self._detokenizer.push(tokens))
 
-    def _finish(self, reason: str, stats: Stats) -> None:
+    def _finish(self, reason: str, stats: Stats, stop: str | None) -> None:
         self._result = Result(
             text="".join(self._text),
             token_ids=self._tokens,
@@ -341,4 +511,5 @@ class TextStream(Iterator[Piece]):
             model=self.model.name,
             drafter=self.model.drafter,
             stats=stats,
+            stop=stop,
         )

@@ -30,6 +30,19 @@ class BlockState:
     def arrays(self) -> list[mx.array]:
         return [array for cache in self.caches for array in cache.arrays]
 
+    def can_fork(self, position: int) -> bool:
+        return all(
+            cache.can_fork(cache.num_rows - (self.position - position), self._num_dropped(cache))
+            for cache in self.caches
+        )
+
+    def fork(self, position: int) -> BlockState:
+        cut = self.position - position
+        return BlockState([cache.fork(cache.num_rows - cut) for cache in self.caches], position)
+
+    def _num_dropped(self, cache: KeyValueCache) -> int:
+        return self.position - cache.num_rows
+
 
 class BlockDrafter(BaseDrafter):
     """Drafts a whole block in one pass.

@@ -38,6 +38,14 @@ class ChainState:
     def arrays(self) -> list[mx.array]:
         return self.cache.arrays if self.hidden is None else [*self.cache.arrays, self.hidden]
 
+    def can_fork(self, position: int) -> bool:
+        return position <= self.position
+
+    def fork(self, position: int) -> ChainState:
+        # The output at an older pair is not kept; the next pair brings its own.
+        hidden = self.hidden if position == self.position else None
+        return ChainState(self.cache.fork(position), position, hidden)
+
 
 class ChainDrafter(BaseDrafter):
     """Drafts one token after another.

@@ -86,6 +86,8 @@ class Drafter(Protocol):
         """What the drafter remembers of one request; empty.
 
         It has a property `arrays`, its MLX arrays, which are evaluated between chunks of a prompt.
+        Where `tap_layers` is not empty, it has `fork(position)`, a state of its own that has observed
+        only the first positions, and `can_fork(position)`, whether that can be had exactly.
         """
         ...
 

@@ -68,6 +68,25 @@ class KeyValueCache:
         assert num_rows <= self.num_rows
         self.num_rows = num_rows
 
+    def can_fork(self, num_rows: int, num_dropped: int = 0) -> bool:
+        """Whether the first rows still hold all that the row after them sees.
+
+        Args:
+            num_rows: of those that are here.
+            num_dropped: rows that were here before them.
+        """
+        return not num_dropped or (self._context is not None and num_rows >= self._context)
+
+    def fork(self, num_rows: int) -> KeyValueCache:
+        """A cache of its own with the first rows; this one stays as it is."""
+        assert num_rows <= self.num_rows
+        forked = KeyValueCache(self._context)
+        forked.num_rows = num_rows
+        if self._buffers is not None:
+            keys, values = (buffer[:, :, :num_rows] for buffer in self._buffers)
+            forked._buffers = keys, values
+        return forked
+
     def _first_seen(self) -> int:
         return 0 if self._context is None else max(0, self.num_rows - self._context)
 

@@ -100,6 +100,7 @@ def test_figures_agree_with_the_events() -> None:
     assert 0 < stats.time_to_first_token_s <= stats.prefill_s + stats.decode_s + 1e-3
     assert set(stats.as_dict()) == {
         "prompt_tokens",
+        "cached_tokens",
         "generated_tokens",
         "rounds",
         "proposed",

@@ -189,3 +189,12 @@ def test_wrong_values_are_refused(smollm2: Model) -> None:
         smollm2.generate("x", system="y", raw=True)
     with pytest.raises(ModelNotFound, match="no drafter"):
         localspec.load(drafter="nonesuch")
+
+
+def test_a_next_turn_reads_only_what_is_new(smollm2: Model) -> None:
+    turn = [{"role": "user", "content": "Remember this list. " + "apples and pears, " * 120}]
+    first = smollm2.generate(turn, max_tokens=6)
+    answer = {"role": "assistant", "content": first.text}
+    second = smollm2.generate([*turn, answer, {"role": "user", "content": "Go on."}], max_tokens=1)
+    assert second.stats.cached_tokens >= first.stats.prompt_tokens
+    assert second.stats.time_to_first_token_s < first.stats.time_to_first_token_s / 2

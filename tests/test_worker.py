@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tables import TableDrafter, TableTarget
 
-from localspec.engine.generation import Generation
+from localspec.engine.generation import PREFILL_CHUNK, SHARED_CHUNK, Generation
 from localspec.engine.request import Committed, Finished, Prefilled, Request
 from localspec.engine.worker import Worker
 from localspec.errors import UsageError
@@ -63,6 +64,25 @@ def test_generations_take_turns(worker: Worker, target: Any) -> None:
     for stream in streams:
         list(stream)
     assert order == ["a", "b"] * 5
+
+
+def test_a_prompt_is_read_in_smaller_pieces_while_others_wait(worker: Worker, target: Any) -> None:
+    def largest(streams: list[Any]) -> list[int]:
+        sizes = []
+        for stream in streams:
+            done = [event.done for event in stream if isinstance(event, Prefilled)]
+            sizes.append(max(after - before for before, after in itertools.pairwise(done)))
+        return sizes
+
+    def long_prompt() -> Generation:
+        return Generation(target, None, Request([1] * 1500, 2))
+
+    assert largest([worker.generate(long_prompt)]) == [PREFILL_CHUNK]
+    gate = threading.Event()
+    worker.post(lambda: gate.wait())
+    streams = [worker.generate(long_prompt) for _ in range(2)]
+    gate.set()
+    assert largest(streams) == [SHARED_CHUNK] * 2
 
 
 def test_cancelling_ends_within_a_step(worker: Worker, target: Any) -> None:

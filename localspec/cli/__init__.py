@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from localspec.cli import convert, doctor, generate, models, train
+from localspec.cli import convert, doctor, generate, models, serve, train
 from localspec.cli.output import ReaderGone, write
 from localspec.errors import LocalspecError
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.generate)
+app.command("serve")(serve.serve)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
 app.command("doctor")(doctor.doctor)

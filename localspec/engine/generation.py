@@ -15,8 +15,20 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
+from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
+from localspec.engine.grammar import restrict
+from localspec.engine.logprobs import token_logprobs
 from localspec.engine.metrics import Stats
-from localspec.engine.request import Committed, Event, Finished, FinishReason, Prefilled, Request
+from localspec.engine.prefixes import Conversation, PrefixCache, settle
+from localspec.engine.request import (
+    Committed,
+    Event,
+    Finished,
+    FinishReason,
+    Prefilled,
+    Request,
+    TokenLogprob,
+)
 from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
 from localspec.engine.width import FixedWidth, LearntWidth, WidthPolicy
@@ -24,15 +36,20 @@ from localspec.errors import ContextOverflow
 from localspec.models.drafter import Drafter, Proposal
 
 PREFILL_CHUNK = 512
+SHARED_CHUNK = 128
+"""While others generate too, so that none waits long for its next round."""
 _CLEAR_EVERY = 256
+_TAIL = 16
+"""Where templates end a prompt otherwise than the history of the next turn, it is in these tokens."""
+_MOST_CHECKPOINTS = 6
 
 
 @dataclass(slots=True)
 class _Step:
-    """A plain step under way: the token [1] it will commit, and the taps it computed."""
+    """A plain step under way: the token [1] it will commit, and what the target computed."""
 
     token: mx.array
-    taps: mx.array | None
+    output: Output
 
 
 class Generation:
@@ -42,17 +59,28 @@ class Generation:
         target: the model whose distribution is the answer.
         drafter: bound to the target; None decodes plainly.
         request: what to generate.
+        prefixes: where beginnings of prompts come from, and where this conversation goes by `keep`.
+
+    Attributes:
+        chunk: tokens of the prompt that a step reads.
 
     Raises:
         ContextOverflow: the prompt leaves no room for a token.
     """
 
-    def __init__(self, target: Target, drafter: Drafter | None, request: Request) -> None:
+    def __init__(
+        self,
+        target: Target,
+        drafter: Drafter | None,
+        request: Request,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         room = target.context_length - len(request.prompt)
         if room < 1:
             raise ContextOverflow(len(request.prompt), target.context_length)
         self.stats = Stats(prompt_tokens=len(request.prompt))
         self.tokens: list[int] = list(request.prompt)
+        self.chunk = PREFILL_CHUNK
         self._target = target
         self._drafter = drafter
         self._request = request
@@ -61,13 +89,18 @@ class Generation:
         self._history = History(request.sampling, request.prompt, target.vocab_size)
         self._uniforms = Uniforms(request.seed)
         self._num_draws = 0
+        self._unsaid: list[int] = []  # committed beyond the end, so in the cache, but not said
+        self._prefixes = prefixes
+        self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
+        self._begin()
         self._width: WidthPolicy = (
             LearntWidth() if request.width is None else FixedWidth(request.width)
         )
         self._next: _Step | None = None
+        self._logits: mx.array | None = None  # the round's, where logprobs are wanted
         self._started = time.perf_counter()
         self._prefilled: float | None = None
 
@@ -80,10 +113,15 @@ class Generation:
             self.stats.prefill_s = self._prefilled - self._started
         return self._round()
 
+    def begun(self) -> Prefilled:
+        """What of the prompt need not be read."""
+        return Prefilled(self._cache.num_tokens, len(self._request.prompt) - 1)
+
     def run(self) -> Iterator[Event]:
         """All steps; the last event is `Finished`."""
         while (reason := self.finish_reason()) is None:
             yield self.step()
+        self.keep()
         yield Finished(reason, self.stats)
 
     def finish_reason(self) -> FinishReason | None:
@@ -92,13 +130,41 @@ class Generation:
             return "stop"
         return "length" if self._remaining == 0 else None
 
+    def keep(self) -> None:
+        """Leave the conversation, as far as it was read, to the prefix cache; the last call."""
+        if self._prefixes is None or not self._cache.num_tokens:
+            return
+        reads_taps = self._drafter is not None and bool(self._taps)
+        conversation = Conversation(
+            tokens=np.array([*self.tokens, *self._unsaid], dtype=np.int32),
+            cache=self._cache,
+            checkpoints=self._checkpoints,
+            drafter=self._drafter if reads_taps else None,
+            state=self._state if reads_taps else None,
+        )
+        settle(conversation)
+        self._prefixes.keep(conversation)
+
+    def _begin(self) -> None:
+        """Take over what an earlier conversation has in common with the prompt."""
+        prompt = self._request.prompt
+        reused = self._prefixes.take(prompt, self._drafter) if self._prefixes else None
+        if reused is None:
+            return
+        self._cache, self._checkpoints = reused.cache, reused.checkpoints
+        self.stats.cached_tokens = reused.cache.num_tokens
+        if self._taps:
+            self._state = reused.state
+        else:
+            self._observe(list(prompt[1 : reused.cache.num_tokens + 1]), None)
+
     @property
     def _remaining(self) -> int:
         return self._max_tokens - self.stats.generated_tokens
 
     def _prefill(self) -> Prefilled:
         prompt, start = self._request.prompt, self._cache.num_tokens
-        end = min(start + PREFILL_CHUNK, len(prompt) - 1)
+        end = self._chunk_end(start, len(prompt) - 1)
         output = self._target.forward(
             mx.array([prompt[start:end]]), self._cache, taps=self._taps, rows=1
         )
@@ -106,7 +172,31 @@ class Generation:
         drafter_arrays = self._state.arrays if self._drafter else []
         mx.eval(self._cache.arrays, drafter_arrays)
         mx.clear_cache()
+        if end % PREFILL_CHUNK == 0 or end >= len(prompt) - 1 - _TAIL:
+            self._remember(end)
         return Prefilled(end, len(prompt) - 1)
+
+    def _chunk_end(self, start: int, last: int) -> int:
+        if not self._remembers:
+            return min(start + self.chunk, last)
+        # At places where another prompt that begins alike has its checkpoints too.
+        end = min((start // self.chunk + 1) * self.chunk, last)
+        return last - _TAIL if start < last - _TAIL < end else end
+
+    @property
+    def _remembers(self) -> bool:
+        return self._prefixes is not None and needs_checkpoints(self._cache.entries)
+
+    def _remember(self, position: int) -> None:
+        """Make a checkpoint; of too many, the one nearest to its neighbours goes."""
+        if not self._remembers:
+            return
+        self._checkpoints.append(checkpoint(self._cache.entries, position))
+        if len(self._checkpoints) > _MOST_CHECKPOINTS:
+            positions = [0, *(c.position for c in self._checkpoints)]
+            # The last two are where the next turn goes on.
+            gaps = [positions[i + 2] - positions[i] for i in range(len(positions) - 3)]
+            del self._checkpoints[gaps.index(min(gaps))]
 
     def _round(self) -> Committed:
         begun = time.perf_counter()
@@ -116,11 +206,20 @@ class Generation:
         else:
             num_proposed = proposal.width
             num_accepted, committed = self._speculate(proposal)
-        committed = self._cut(committed)
+        committed, self._unsaid = self._cut(committed)
+        if self._request.grammar is not None:
+            self._request.grammar.commit(committed)
         now = time.perf_counter()
         self._width.learn(num_proposed, num_accepted, now - begun)
         self._commit(num_proposed, num_accepted, committed, now)
-        return Committed(committed, min(num_accepted, len(committed)), self.stats.copy())
+        num_accepted = min(num_accepted, len(committed))
+        return Committed(committed, num_accepted, self.stats.copy(), self._logprobs(committed))
+
+    def _logprobs(self, committed: list[int]) -> list[TokenLogprob] | None:
+        num_top, logits, self._logits = self._request.logprobs, self._logits, None
+        if num_top is None or logits is None:
+            return None
+        return token_logprobs(logits[0, : len(committed)], committed, num_top)
 
     def _propose(self) -> Proposal | None:
         if self._drafter is None:
@@ -130,12 +229,27 @@ class Generation:
         width = self._width.choose(limit)
         if width == 0:
             return None
-        return self._drafter.propose(self._state, self._anchor(), width, self._draw)
+        proposal = self._drafter.propose(self._state, self._anchor(), width, self._draw)
+        return self._lawful(proposal) if proposal and self._request.grammar else proposal
+
+    def _lawful(self, proposal: Proposal) -> Proposal | None:
+        """Cut a proposal at the first draft that the grammar forbids.
+
+        A draft that was drawn must stay to be rejected: leaving it out when it is forbidden, and only
+        then, would make what takes its place too likely.
+        """
+        assert self._request.grammar is not None
+        legal = self._request.grammar.num_legal(_ids(proposal.tokens))
+        width = min(legal + (proposal.q is not None), proposal.width)
+        if width == proposal.width:
+            return proposal
+        return _narrowed(proposal, width) if width else None
 
     def _speculate(self, proposal: Proposal) -> tuple[int, list[int]]:
         drafts = proposal.tokens
         fed = mx.concatenate([self._anchor()[:, None], drafts], axis=1)
         output = self._target.verify(fed, self._cache, taps=self._taps)
+        self._logits = output.logits
         verdict = self._judge(proposal, output)
         # The round's one synchronisation.
         values = np.array(mx.concatenate([verdict.num_accepted, verdict.token, drafts[0]]))
@@ -147,7 +261,7 @@ class Generation:
         return num_accepted, committed
 
     def _judge(self, proposal: Proposal, output: Output) -> Verdict:
-        logits = self._history.penalise(output.logits, proposal.tokens)
+        logits = self._law(output.logits, proposal.tokens)
         if proposal.q is None:
             return accept_certain(proposal.tokens, self._choose(logits, len(self.tokens)))
         at, width = len(self.tokens), proposal.width
@@ -159,6 +273,13 @@ class Generation:
             self._uniforms.at("rest", at, 1),
         )
 
+    def _law(self, logits: mx.array, drafts: mx.array | None = None) -> mx.array:
+        """Penalties, bias and grammar: [1, 1+w, V] -> [1, 1+w, V] float32."""
+        logits = self._history.penalise(logits, drafts)
+        if self._request.grammar is None:
+            return logits
+        return restrict(logits, self._request.grammar.masks([] if drafts is None else _ids(drafts)))
+
     def _choose(self, logits: mx.array, position: int) -> mx.array:
         """The target's token at each row of penalised logits [1, n, V] -> [1, n] int32."""
         if self._greedy:
@@ -169,20 +290,25 @@ class Generation:
     def _plain(self) -> list[int]:
         step = self._next or self._launch(self._anchor(), len(self.tokens))
         self._next = None
-        if self._drafter is None and self._remaining > 1:
-            # Without drafts the next step needs no decision, so the device never waits for Python.
+        if self._looks_ahead and self._remaining > 1:
+            # The next step needs no decision, so the device never waits for Python.
             self._next = self._launch(step.token, len(self.tokens) + 1)
         token = step.token.item()
         assert isinstance(token, int)
-        self._observe([token], step.taps)
+        self._observe([token], step.output.taps)
+        self._logits = step.output.logits
         return [token]
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return self._drafter is None and self._request.grammar is None
 
     def _launch(self, anchor: mx.array, position: int) -> _Step:
         output = self._target.forward(anchor[:, None], self._cache, taps=self._taps, rows=1)
-        token = self._choose(self._history.penalise(output.logits), position)[:, 0]
+        token = self._choose(self._law(output.logits), position)[:, 0]
         self._history.commit(token)
         mx.async_eval(token)
-        return _Step(token, output.taps)
+        return _Step(token, output)
 
     def _observe(self, next_tokens: list[int], taps: mx.array | None) -> None:
         if self._drafter is not None:
@@ -201,12 +327,12 @@ class Generation:
         self._num_draws += uniform.size
         return sample(q, uniform.reshape(q.shape[:-1])), q
 
-    def _cut(self, committed: list[int]) -> list[int]:
-        """Up to the first stop token; what lies beyond is not said."""
+    def _cut(self, committed: list[int]) -> tuple[list[int], list[int]]:
+        """Up to the first stop token, and what lies beyond, which is not said."""
         for index, token in enumerate(committed):
             if token in self._request.stop_ids:
-                return committed[: index + 1]
-        return committed
+                return committed[: index + 1], committed[index + 1 :]
+        return committed, []
 
     def _commit(
         self, num_proposed: int, num_accepted: int, committed: list[int], now: float
@@ -221,3 +347,18 @@ class Generation:
         if self.stats.generated_tokens // _CLEAR_EVERY != before:
             # As mlx-lm does: buffers of ever new sizes would pile up.
             mx.clear_cache()
+
+
+def _ids(tokens: mx.array) -> list[int]:
+    """Drafts [1, w] on the host."""
+    return [int(token) for token in np.array(tokens[0])]
+
+
+def _narrowed(proposal: Proposal, width: int) -> Proposal:
+    """The first `width` drafts."""
+    q, confidence = proposal.q, proposal.confidence
+    return Proposal(
+        proposal.tokens[:, :width],
+        None if q is None else q[:, :width],
+        None if confidence is None else confidence[:, :width],
+    )

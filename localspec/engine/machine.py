@@ -50,7 +50,7 @@ def describe() -> Machine:
     return Machine(
         chip=_chip(),
         cores=os.cpu_count() or 1,
-        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory=memory(),
         device="gpu" if mx.default_device() == mx.Device(mx.gpu) else "cpu",
         blas=_blas.name(),
         mlx=version("mlx"),
@@ -58,6 +58,11 @@ def describe() -> Machine:
         python=platform.python_version(),
         cache_folder=str(catalog.cache_dir()),
     )
+
+
+def memory() -> int:
+    """Bytes of memory in all."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def problems(machine: Machine) -> list[str]:

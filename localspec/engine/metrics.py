@@ -11,6 +11,7 @@ class Stats:
 
     Attributes:
         prompt_tokens: tokens in the prompt.
+        cached_tokens: how many of them were not read again, from the prefix cache.
         generated_tokens: committed tokens.
         rounds: draft-verify rounds, plain steps among them.
         proposed: drafts that were verified.
@@ -23,6 +24,7 @@ class Stats:
     """
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0
     generated_tokens: int = 0
     rounds: int = 0
     proposed: int = 0
@@ -71,12 +73,15 @@ class Stats:
 
     @property
     def prompt_tokens_per_second(self) -> float:
-        return self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
+        """Of the tokens that had to be read."""
+        read = self.prompt_tokens - self.cached_tokens
+        return read / self.prefill_s if self.prefill_s else 0.0
 
     def as_dict(self) -> dict[str, object]:
         """The figures that `--json` prints."""
         return {
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "generated_tokens": self.generated_tokens,
             "rounds": self.rounds,
             "proposed": self.proposed,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from localspec.engine.grammar import Grammar
 from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
@@ -24,6 +25,8 @@ class Request:
         seed: decides every random draw.
         stop_ids: tokens that end the generation; the one met is the last token generated.
         width: drafts a round verifies; None: chosen from what rounds cost and accept.
+        grammar: what may be said, from its beginning; for this generation alone.
+        logprobs: report the target's log-probabilities, with so many alternatives; None: do not.
     """
 
     prompt: Sequence[int]
@@ -32,6 +35,8 @@ class Request:
     seed: int = 0
     stop_ids: frozenset[int] = frozenset()
     width: int | None = None
+    grammar: Grammar | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -40,6 +45,8 @@ class Request:
             raise UsageError(f"max_tokens must be at least 1, not {self.max_tokens}")
         if self.width is not None and self.width < 0:
             raise UsageError(f"width must be at least 0, not {self.width}")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise UsageError(f"logprobs must be at least 0, not {self.logprobs}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,29 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The target's own log-probability of a token: no temperature, no filters, no grammar.
+
+    Attributes:
+        logprob: of the token that was committed.
+        top: the likeliest tokens with theirs, the likeliest first.
+    """
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
-    """A round's tokens. `num_accepted` of them, the first ones, were drafts; figures so far."""
+    """A round's tokens. `num_accepted` of them, the first ones, were drafts; figures so far.
+
+    `logprobs` has one entry for each token where the request asks for them.
+    """
 
     tokens: list[int]
     num_accepted: int
     stats: Stats
+    logprobs: list[TokenLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import mlx.core as mx
 
-from localspec.engine.generation import Generation
-from localspec.engine.request import Event, Finished
+from localspec.engine.generation import PREFILL_CHUNK, SHARED_CHUNK, Generation
+from localspec.engine.request import Event, Finished, FinishReason
 
 T = TypeVar("T")
 
@@ -83,12 +83,14 @@ class Worker:
         self._jobs.put(job)
 
     def generate(self, make: Callable[[], Generation]) -> Stream:
-        """Start a generation, made on the engine thread."""
+        """Start a generation, made on the engine thread; its first event is a `Prefilled`."""
         stream = Stream()
 
         def job() -> None:
             try:
-                self._running.append((make(), stream))
+                generation = make()
+                stream._events.put(generation.begun())
+                self._running.append((generation, stream))
             except BaseException as error:
                 stream._events.put(error)
 
@@ -109,20 +111,20 @@ class Worker:
 
     def _step(self) -> None:
         generation, stream = self._running.popleft()
-        if stream._cancelled.is_set():
-            stream._events.put(Finished("cancelled", generation.stats))
-            return
         try:
-            event = generation.step()
+            reason: FinishReason | None = "cancelled"
+            if not stream._cancelled.is_set():
+                generation.chunk = SHARED_CHUNK if self._running else PREFILL_CHUNK
+                stream._events.put(generation.step())
+                reason = generation.finish_reason()
+            if reason is None:
+                self._running.append((generation, stream))
+            else:
+                # Before the reader hears of the end: its next request may come at once.
+                generation.keep()
+                stream._events.put(Finished(reason, generation.stats))
         except BaseException as error:
             stream._events.put(error)
-            return
-        stream._events.put(event)
-        reason = generation.finish_reason()
-        if reason is None:
-            self._running.append((generation, stream))
-        else:
-            stream._events.put(Finished(reason, generation.stats))
 
     def _stop(self) -> None:
         self._stopping = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from localspec.errors import UsageError
+from localspec.text.marks import num_held
 
 
 class StopStrings:
@@ -15,6 +16,9 @@ class StopStrings:
     Args:
         stops: any number of texts.
 
+    Attributes:
+        matched: the stop string that has ended the text; None so far.
+
     Raises:
         UsageError: a stop string is empty.
     """
@@ -23,32 +27,27 @@ class StopStrings:
         self._stops = tuple(stops)
         if not all(self._stops):
             raise UsageError("a stop string must not be empty")
-        self._longest = max(map(len, self._stops), default=0)
         self._held = ""
         self._stopped = False
+        self.matched: str | None = None
 
     def push(self, text: str) -> tuple[str, bool]:
         """Take new text; give what may be shown, and whether a stop string has ended it."""
         if self._stopped:
             return "", True
         text = self._held + text
-        matches = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        matches = [
+            (at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0
+        ]
         if matches:
+            _, at, self.matched = min(matches)
             self._stopped, self._held = True, ""
-            return text[: min(matches)[1]], True
-        num_held = self._num_held(text)
-        self._held = text[len(text) - num_held :]
-        return text[: len(text) - num_held], False
+            return text[:at], True
+        held = num_held(text, *self._stops)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held], False
 
     def flush(self) -> str:
         """The text that was held back, when no more comes."""
         held, self._held = self._held, ""
         return held
-
-    def _num_held(self, text: str) -> int:
-        """Length of the longest end of the text that begins a stop string."""
-        for length in range(min(len(text), self._longest - 1), 0, -1):
-            end = text[-length:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0

@@ -42,6 +42,11 @@ def load_tokenizer(folder: Path) -> Any:
         logging.set_verbosity(verbosity)
     # Dropping spaces before punctuation would make text depend on what comes after it.
     tokenizer.clean_up_tokenization_spaces = False
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        # Else encoding would change the tokenizer each time, while another thread decodes with it.
+        backend.no_truncation()
+        backend.no_padding()
     return tokenizer
 
 

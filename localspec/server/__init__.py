@@ -1,0 +1,1 @@
+"""The OpenAI-compatible endpoint: protocols, scheduling, transport. No MLX in here."""
