@@ -6,10 +6,10 @@ and the fit to the target where that is known.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -164,17 +164,28 @@ def translate(
 
 
 def write(converted: Converted, destination: Path) -> None:
-    """Write the drafter's folder beside its place, then move it there in one step."""
+    """Write the drafter's folder beside its place, then move it there in one step.
+
+    Raises:
+        OSError: it cannot be written, or is there already.
+    """
     destination.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
-    try:
-        (scratch / CARD_FILE).write_text(_card(converted.report), encoding="utf-8")
-        scratch.chmod(0o755)
-        drafters.save(converted.config, converted.tensors, scratch)
-        os.rename(scratch, destination)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise
+    scratch = destination.with_name(f".{destination.name}.part")
+    lock = destination.with_name(f".{destination.name}.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            # What a killed process left.
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            (scratch / CARD_FILE).write_text(_card(converted.report), encoding="utf-8")
+            drafters.save(converted.config, converted.tensors, scratch)
+            os.rename(scratch, destination)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+        finally:
+            lock.unlink(missing_ok=True)
 
 
 def _check_options(options: Options, family: dialects.Family, name: str) -> None:

@@ -311,6 +311,8 @@ class Foreign:
             others: fields of `DrafterConfig`, which win.
         """
         heads, kv_heads, head_dim = shape
+        self._check_activation()
+        self._compare_with_config(heads, kv_heads)
         alike: dict[str, Any] = {
             "hidden_size": self.hidden_size(),
             "num_layers": self.num_layers(),
@@ -327,6 +329,29 @@ class Foreign:
             "o_bias": self.has(".o_proj.bias"),
         }
         return DrafterConfig(**alike | others)
+
+    def _check_activation(self) -> None:
+        for key in ("hidden_act", "hidden_activation"):
+            kind = self.find(key)
+            if kind not in (None, "silu", "swish"):
+                refuse(key, "silu, the activation that drafters are run with", kind)
+
+    def _compare_with_config(self, heads: int, kv_heads: int) -> None:
+        """Tensors win over the configuration; where they differ, the user is told."""
+        for key, found in (
+            ("hidden_size", self.hidden_size()),
+            ("num_attention_heads", heads),
+            ("num_key_value_heads", kv_heads),
+        ):
+            said = self.geometry.get(key)
+            if said is not None and (type(said) is not int or said < 1):
+                refuse(key, "a whole number from 1 on", said)
+            if said is not None and said != found:
+                self.warnings.append(f"{key} is {said} in config.json, but {found} by the tensors")
+        if self.geometry.get("attention_bias") is True and not self.has(
+            ".q_proj.bias", "_mqa.bias"
+        ):
+            self.warnings.append("attention_bias is true in config.json, but there are no biases")
 
 
 def refuse(key: str, what: str, value: Any) -> NoReturn:

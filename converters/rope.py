@@ -23,12 +23,14 @@ def read_rope(
         theta: the base that holds whatever is written.
         interleaved: neighbours turn together.
     """
-    parts: list[dict[str, Any]] = [
-        part
-        for holder in (foreign.geometry, foreign.config)
-        for key in ("rope_parameters", "rope_scaling")
-        if isinstance(part := holder.get(key), dict)
-    ]
+    parts: list[dict[str, Any]] = []
+    for holder in (foreign.geometry, foreign.config):
+        for key in ("rope_parameters", "rope_scaling"):
+            part = holder.get(key)
+            if isinstance(part, dict):
+                parts.append(part)
+            elif part is not None:
+                refuse(key, "an object", part)
     if theta is None:
         theta = _number(foreign, "rope_theta", parts)
     if theta is None:

@@ -81,6 +81,8 @@ def test_a_killed_conversion_leaves_nothing_that_loads(tmp_path: Path) -> None:
     time.sleep(0.1)
     convert(GOLDEN / "tiny-dflash-zlab", tmp_path / "drafter")
     load.load(tmp_path / "drafter")
+    # What was left is cleared away too.
+    assert [path.name for path in tmp_path.iterdir()] == ["drafter"]
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
@@ -175,6 +177,11 @@ def test_conventions_of_eagle_3(tmp_path: Path) -> None:
         ({"block_size": 1}, "block_size"),
         ({"layer_types": ["lightning", "lightning"]}, "layer_types"),
         ({"rms_norm_eps": 0}, "rms_norm_eps"),
+        ({"hidden_act": "gelu"}, "hidden_act must be silu"),
+        ({"hidden_size": -32}, "hidden_size"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_key_value_heads": "two"}, "num_key_value_heads"),
+        ({"rope_scaling": "x"}, "rope_scaling must be an object"),
         (
             {"dflash_config": {"mask_token_id": 39, "target_layer_ids": [1, 1, 7]}},
             "target_layer_ids",
@@ -189,6 +196,25 @@ def test_settings_that_make_no_sense_are_refused_by_name(
     with pytest.raises(CheckpointRefused, match=names):
         convert(folder, tmp_path / "drafter")
     assert not (tmp_path / "drafter").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": 64}, "hidden_size is 64"),
+        ({"num_key_value_heads": 4}, "num_key_value_heads is 4"),
+        ({"attention_bias": True}, "there are no biases"),
+    ],
+)
+def test_settings_that_the_tensors_contradict_are_told(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    said = edited("tiny-dflash-zlab", tmp_path / "said", **changes)
+    report = convert(said, tmp_path / "drafter")
+    assert any(words in warning for warning in report.warnings)
+    as_it_is = convert(GOLDEN / "tiny-dflash-zlab", tmp_path / "as it is")
+    assert not any(words in warning for warning in as_it_is.warnings)
+    assert load.load_config(tmp_path / "drafter") == load.load_config(tmp_path / "as it is")
 
 
 def test_unknown_dialects_are_refused() -> None:
