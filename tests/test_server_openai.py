@@ -416,3 +416,21 @@ def test_models(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+def test_the_oldest_conversations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    from localspec.server import store
+    from localspec.server.errors import ApiError
+
+    monkeypatch.setattr(store, "_MOST_STORED", 3)
+    kept = store.Store()
+    for number in range(5):
+        kept.put(f"resp_{number}", [{"role": "user", "content": str(number)}])
+    assert kept.get("resp_2")[0]["content"] == "2"
+    kept.put("resp_5", [])
+    with pytest.raises(ApiError, match="resp_3"):
+        kept.get("resp_3")
+    assert kept.get("resp_2")
+    monkeypatch.setattr(store, "_MOST_CHARACTERS", 100)
+    kept.put("resp_6", [{"content": "x" * 200}])
+    assert kept.get("resp_6")

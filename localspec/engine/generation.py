@@ -89,7 +89,6 @@ class Generation:
         self._history = History(request.sampling, request.prompt, target.vocab_size)
         self._uniforms = Uniforms(request.seed)
         self._num_draws = 0
-        self._unsaid: list[int] = []  # committed beyond the end, so in the cache, but not said
         self._prefixes = prefixes
         self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
@@ -136,7 +135,7 @@ class Generation:
             return
         reads_taps = self._drafter is not None and bool(self._taps)
         conversation = Conversation(
-            tokens=np.array([*self.tokens, *self._unsaid], dtype=np.int32),
+            tokens=np.array(self.tokens, dtype=np.int32),
             cache=self._cache,
             checkpoints=self._checkpoints,
             drafter=self._drafter if reads_taps else None,
@@ -206,7 +205,6 @@ class Generation:
         else:
             num_proposed = proposal.width
             num_accepted, committed = self._speculate(proposal)
-        committed, self._unsaid = self._cut(committed)
         if self._request.grammar is not None:
             self._request.grammar.commit(committed)
         now = time.perf_counter()
@@ -254,7 +252,7 @@ class Generation:
         # The round's one synchronisation.
         values = np.array(mx.concatenate([verdict.num_accepted, verdict.token, drafts[0]]))
         num_accepted, token, *drafted = (int(value) for value in values)
-        committed = [*drafted[:num_accepted], token]
+        committed = self._until_stop([*drafted[:num_accepted], token])
         self._target.rollback(self._cache, to=len(committed))
         self._history.commit(mx.array(committed))
         self._observe(committed, None if output.taps is None else output.taps[:, : len(committed)])
@@ -327,12 +325,12 @@ class Generation:
         self._num_draws += uniform.size
         return sample(q, uniform.reshape(q.shape[:-1])), q
 
-    def _cut(self, committed: list[int]) -> tuple[list[int], list[int]]:
-        """Up to the first stop token, and what lies beyond, which is not said."""
+    def _until_stop(self, committed: list[int]) -> list[int]:
+        """Up to the first stop token; what lies beyond is not said, and not kept in caches."""
         for index, token in enumerate(committed):
             if token in self._request.stop_ids:
-                return committed[: index + 1], committed[index + 1 :]
-        return committed, []
+                return committed[: index + 1]
+        return committed
 
     def _commit(
         self, num_proposed: int, num_accepted: int, committed: list[int], now: float

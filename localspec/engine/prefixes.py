@@ -79,8 +79,8 @@ class PrefixCache:
     def take(self, prompt: Sequence[int], drafter: Drafter | None) -> Reused | None:
         """A copy of the longest usable beginning of a prompt; None: there is none.
 
-        The drafter has seen the token after each position, so a beginning ends one token before the
-        first that differs; the last token of the prompt is always left to be read.
+        A drafter that reads taps has seen the token after each position, so for it a beginning ends one
+        token before the first that differs. The prompt's last token is always left to be read.
         """
         self._clock += 1
         wanted = np.array(prompt, dtype=np.int32)
@@ -88,7 +88,9 @@ class PrefixCache:
         for conversation in self._kept:
             if not _fits(conversation, drafter):
                 continue
-            found = _usable(conversation, _common(conversation.tokens, wanted) - 1, drafter)
+            common = _common(conversation.tokens, wanted)
+            longest = common - 1 if _reads_taps(drafter) else min(common, len(prompt) - 1)
+            found = _usable(conversation, longest, drafter)
             if found and (best is None or found[0] > best[0]):
                 best = (found[0], conversation, found[1])
         if best is None:

@@ -35,12 +35,12 @@ from localspec.server.openapi import describe
 from localspec.server.responses import (
     ResponsesAnswer,
     ResponsesRequest,
-    Store,
     responses_ask,
     said,
 )
 from localspec.server.scheduling import Scheduler, Ticket
 from localspec.server.security import Access, Guard
+from localspec.server.store import Store
 from localspec.server.transport import (
     Answer,
     Line,
