@@ -24,7 +24,6 @@ KINDS = ("code", "math", "chat")
 TEMPERATURES = (0.0, 1.0)
 WIDTHS = (1, 2, 3, 4, 6)
 PLAIN = "none"
-DRAFTERS = ("ngram", "eagle3", "mtp", "dflash", "dflare", "dspark", "dfly")
 
 
 @dataclass
@@ -83,7 +82,7 @@ def best_widths(arms: dict[str, Model], prompts: Sequence[str], tokens: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("drafters", nargs="*", default=list(DRAFTERS), metavar="DRAFTER")
+    parser.add_argument("drafters", nargs="*", default=["ngram"], metavar="DRAFTER")
     parser.add_argument("-m", "--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=8, help="of every kind")
     parser.add_argument("--tokens", type=int, default=96)

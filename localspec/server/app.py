@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -177,20 +177,13 @@ class _Routes:
             for told in answer.end():
                 yield told
 
-        if asked.stream:
-            return stream_answer(
-                queue,
-                lambda ticket: _named(events(ticket)),
-                lambda error: [event(answer.failure(error), "response.failed")],
-            )
-
-        async def body(ticket: Ticket) -> dict[str, Any]:
-            async with aclosing(events(ticket)) as told:
-                async for _ in told:
-                    pass
-            return answer.final()
-
-        return json_answer(queue, body)
+        if not asked.stream:
+            return json_answer(queue, lambda ticket: _at_the_end(events(ticket), answer.final))
+        return stream_answer(
+            queue,
+            lambda ticket: _named(events(ticket)),
+            lambda error: [event(answer.failure(error), "response.failed")],
+        )
 
     async def messages(self, request: Request) -> Any:
         asked = parse(MessagesRequest, await self._object(request))
@@ -217,20 +210,13 @@ class _Routes:
             for told in answer.end():
                 yield told
 
-        if asked.stream:
-            return stream_answer(
-                queue,
-                lambda ticket: _named(events(ticket)),
-                lambda error: [event(answer.failure(error), "error")],
-            )
-
-        async def body(ticket: Ticket) -> dict[str, Any]:
-            async with aclosing(events(ticket)) as told:
-                async for _ in told:
-                    pass
-            return answer.body()
-
-        return json_answer(queue, body)
+        if not asked.stream:
+            return json_answer(queue, lambda ticket: _at_the_end(events(ticket), answer.body))
+        return stream_answer(
+            queue,
+            lambda ticket: _named(events(ticket)),
+            lambda error: [event(answer.failure(error), "error")],
+        )
 
     async def count_tokens(self, request: Request) -> Response:
         asked = parse(MessagesRequest, await self._object(request))
@@ -273,6 +259,16 @@ async def _named(events: AsyncGenerator[dict[str, Any] | Line, None]) -> AsyncGe
     async with aclosing(events) as told:
         async for each in told:
             yield each if isinstance(each, str) else event(each, each["type"])
+
+
+async def _at_the_end(
+    events: AsyncGenerator[dict[str, Any] | Line, None], body: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """The body that stands when the last event has come."""
+    async with aclosing(events) as told:
+        async for _ in told:
+            pass
+    return body()
 
 
 class _Counted:
