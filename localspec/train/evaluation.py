@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from localspec.engine.generation import Generation
 from localspec.engine.request import Request
-from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.models.drafter import Drafter
 
@@ -43,16 +42,14 @@ def accepted_length(
     *,
     width: int,
     max_tokens: int,
-    temperature: float = 0.0,
     stop_ids: frozenset[int] = frozenset(),
 ) -> Accepted:
-    """Generate from each prompt at this width and count what each round committed."""
+    """Generate greedily from each prompt at this width and count what each round committed."""
     accepted = Accepted()
     for number, held_out in enumerate(prompts):
         request = Request(
             prompt=held_out.prompt,
             max_tokens=max_tokens,
-            sampling=SamplingParams(temperature=temperature),
             seed=number,
             stop_ids=stop_ids,
             width=width,
