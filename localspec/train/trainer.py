@@ -30,6 +30,7 @@ from localspec.train.states import StateStore
 from localspec.train.vocabulary import Vocabulary
 
 _MEASURING_SHARE = 0.2
+_UNROLLED_BY = 0.8
 
 Drafter = BlockDrafter | ChainDrafter
 Evaluate = Callable[[Drafter], float]
@@ -49,7 +50,7 @@ class Settings:
         warm_up: share of the run in which the rate rises.
         average: how much of the averaged weights one step keeps, in the long run.
         block_decay: of a block's later drafts, as `block_loss` counts them.
-        chain_steps: of the unrolled chain.
+        chain_steps: of the unrolled chain, when it has grown.
         evaluations: of the held-out prompts in the whole run, beside the one before the first step;
             fewer where they would take more than a fifth of the time.
     """
@@ -57,8 +58,8 @@ class Settings:
     seed: int = 0
     tokens: int | None = None
     seconds: float | None = None
-    batch_size: int = 8
-    num_anchors: int = 32
+    batch_size: int = 4
+    num_anchors: int = 48
     learning_rate: float = 1e-3
     warm_up: float = 0.04
     average: float = 0.998
@@ -245,6 +246,7 @@ class Trainer:
             batch.taps,
             batch.final,
             keep,
+            num_steps=self._chain_steps(done),
         )
         mx.eval(loss, agreement, finite, self._drafter, self._optimizer.state, self._average)
         if not finite.item():
@@ -265,21 +267,26 @@ class Trainer:
         share = (done - settings.warm_up) / (1 - settings.warm_up)
         return settings.learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
 
+    def _chain_steps(self, done: float) -> int:
+        """The chain grows: its first draft is worth most, and later ones learn little before it."""
+        most = self._settings.chain_steps
+        return min(most, 1 + int(done / _UNROLLED_BY * most))
+
     def _make_step(self) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
         drafter, optimizer = self._drafter, self._optimizer
         held = {"average": self._average}
         state = [drafter.state, optimizer.state, held]
 
-        def loss_of(batch: Batch) -> tuple[mx.array, mx.array]:
+        def loss_of(batch: Batch, num_steps: int) -> tuple[mx.array, mx.array]:
             if isinstance(drafter, BlockDrafter):
                 return block_loss(drafter, batch, self._vocabulary, self._settings.block_decay)
-            return chain_loss(drafter, batch, self._vocabulary, self._settings.chain_steps)
+            return chain_loss(drafter, batch, self._vocabulary, num_steps)
 
         loss_and_gradients = nn.value_and_grad(drafter, loss_of)
 
-        def step(*inputs: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+        def step(*inputs: mx.array, num_steps: int) -> tuple[mx.array, mx.array, mx.array]:
             *arrays, keep = inputs
-            (loss, agreement), gradients = loss_and_gradients(Batch(*arrays))
+            (loss, agreement), gradients = loss_and_gradients(Batch(*arrays), num_steps)
             gradients, norm = optimizers.clip_grad_norm(gradients, 1.0)
             finite = mx.isfinite(loss) & mx.isfinite(norm)
             optimizer.update(drafter, gradients)
@@ -294,8 +301,8 @@ class Trainer:
         # For the CPU a C++ compiler would build each fused graph at run time: minutes for 5 %.
         run_step = step if on_cpu else mx.compile(step, inputs=state, outputs=state)
 
-        def run(*inputs: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-            results: tuple[mx.array, mx.array, mx.array] = run_step(*inputs)
+        def run(*inputs: mx.array, num_steps: int) -> tuple[mx.array, mx.array, mx.array]:
+            results: tuple[mx.array, mx.array, mx.array] = run_step(*inputs, num_steps=num_steps)
             self._average = held["average"]
             return results
 
