@@ -126,3 +126,21 @@ def test_a_full_disk_leaves_the_corpus_as_it_was(
         corpus.append(ROLLOUTS)
     monkeypatch.undo()
     assert list(Corpus(tmp_path, "target")) == ROLLOUTS
+
+
+def test_two_runs_cannot_both_write(tmp_path: Path) -> None:
+    one, other = Corpus(tmp_path, "target"), Corpus(tmp_path, "target")
+    one.append(ROLLOUTS)
+    with pytest.raises(TrainingError, match="another run writes"):
+        other.append(ROLLOUTS)
+    assert list(Corpus(tmp_path, "target")) == ROLLOUTS
+
+
+def test_the_beginning_of_a_corpus_is_what_it_was(tmp_path: Path) -> None:
+    corpus = Corpus(tmp_path, "target")
+    corpus.append(ROLLOUTS)
+    digest = corpus.digest
+    corpus.append(ROLLOUTS[:1])
+    beginning = Corpus(tmp_path, "target", num_shards=1)
+    assert list(beginning) == ROLLOUTS
+    assert beginning.digest == digest != corpus.digest

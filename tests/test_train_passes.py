@@ -43,6 +43,10 @@ def make_batch(target: Target, drafter: Any, anchors: list[list[int]]) -> Batch:
         lengths=mx.array([LENGTH, LENGTH - 4]),
         answers=mx.array([ANSWER, ANSWER - 1]),
         anchors=mx.array(anchors, dtype=mx.int32),
+        chained=mx.array(
+            [[*range(ANSWER - 1, LENGTH - 1)], [*range(ANSWER - 2, LENGTH - 5), -1, -1, -1]],
+            dtype=mx.int32,
+        ),
         taps=taps[:, :, : len(drafter.tap_layers)],
         final=taps[:, :, -1],
     )

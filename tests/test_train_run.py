@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
+from localspec.train.run import Plan, train
+from localspec.train.trainer import Progress
 
 WORDS = 120
 """Words of the tiny language, beside four marks."""
@@ -171,3 +174,24 @@ def test_a_minute_of_training_makes_a_better_drafter(trained: Path) -> None:
     assert card["accepted_length"] > card["curve"][0][1] + 0.02
     assert card["held_out_prompts"] > 0
     assert f"{card['accepted_length']:.2f}" in (trained / "README.md").read_text()
+
+
+def test_a_run_goes_on_when_another_one_has_made_the_corpus_longer(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    plan = Plan("dflash", str(tiny), tmp_path / "first", tokens=600)
+    steps: list[int] = []
+
+    def interrupt(progress: Progress) -> None:
+        steps.append(progress.step)
+        if progress.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, report=interrupt)
+    longer = train(replace(plan, output=tmp_path / "second", tokens=12_000))
+    card = train(replace(plan, resume=True), report=lambda progress: steps.append(progress.step))
+    assert 600 <= card.corpus_tokens < longer.corpus_tokens
+    assert steps.count(1) == 1
+    assert steps.count(3) >= 1

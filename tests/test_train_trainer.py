@@ -103,7 +103,7 @@ def test_every_architecture_learns(
     def measure(drafter: Drafter) -> float:
         return accepted_length(target, drafter, known, width=WIDTH, max_tokens=20).length
 
-    settings = replace(SETTINGS, tokens=20_000, evaluations=1)
+    settings = replace(SETTINGS, tokens=40_000, evaluations=1)
     trainer = make_trainer(target, corpus, tmp_path, architecture, settings, measure)
     before = measure(trainer._drafter)
     seen = losses(trainer)

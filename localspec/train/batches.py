@@ -22,6 +22,7 @@ class Batch:
         lengths: [B] int32, without padding.
         answers: [B] int32, where the answer begins.
         anchors: [B, A] int32, positions of anchors, from the last prompt token on.
+        chained: [B, M] int32, all of those positions; -1: padding.
         taps: [B, S, T, D], what the drafter reads.
         final: [B, S, D], after the target's final norm.
     """
@@ -30,6 +31,7 @@ class Batch:
     lengths: mx.array
     answers: mx.array
     anchors: mx.array
+    chained: mx.array
     taps: mx.array
     final: mx.array
 
@@ -84,12 +86,15 @@ def make_batch(
     tokens = np.zeros((len(rollouts), longest), dtype=np.int32)
     padded = np.zeros((len(rollouts), longest, *states[0].shape[1:]), dtype=states[0].dtype)
     anchors = np.zeros((len(rollouts), num_anchors), dtype=np.int32)
+    most = -(-max(rollout.num_answered for rollout in rollouts) // _ROUND) * _ROUND
+    chained = np.full((len(rollouts), most), -1, dtype=np.int32)
     random = np.random.default_rng(list(key))
     for row, (rollout, state) in enumerate(zip(rollouts, states, strict=True)):
         length = len(rollout.tokens)
         tokens[row, :length] = rollout.tokens
         padded[row, :length] = state
         places = np.arange(rollout.prompt_length - 1, length - 1)
+        chained[row, : len(places)] = places
         repeats = len(places) < num_anchors
         anchors[row] = np.sort(random.choice(places, num_anchors, replace=repeats))
     whole = mx.array(padded).astype(mx.float32)
@@ -98,6 +103,7 @@ def make_batch(
         lengths=mx.array([len(r.tokens) for r in rollouts], dtype=mx.int32),
         answers=mx.array([r.prompt_length for r in rollouts], dtype=mx.int32),
         anchors=mx.array(anchors),
+        chained=mx.array(chained),
         taps=whole[:, :, mx.array(list(reads))],
         final=whole[:, :, -1],
     )

@@ -28,21 +28,18 @@ def chain_loss(
     Returns:
         The loss, and the share of first drafts that are the target's likeliest token; scalars.
     """
-    num_pairs = batch.tokens.shape[1] - 2
-    places = mx.arange(num_pairs)
-    # Pair j says token j+2, which the target says from its state at j+1.
-    at = mx.broadcast_to(places + 1, (batch.tokens.shape[0], num_pairs))
+    # From position p on, the target says token p+1; pair p-1 of step 0 drafts it.
+    at = mx.clip(batch.chained, 1, batch.tokens.shape[1] - 2)
     teacher = vocabulary.logits(rows_at(batch.final, at))
-    labels = vocabulary.index[batch.tokens[:, 2:]].reshape(-1)
+    labels = vocabulary.index[mx.take_along_axis(batch.tokens, at + 1, axis=1)].reshape(-1)
     loss, agreement, total = mx.array(0.0), mx.array(0.0), 0.0
     for step, hidden in enumerate(unrolled(drafter, batch, num_steps)):
-        logits = vocabulary_logits(drafter, hidden.reshape(-1, hidden.shape[-1]), vocabulary)
-        # The chain starts at an anchor of the answer, `step` pairs before.
-        there = (places >= batch.answers[:, None] - 2 + step) & (
-            places + 2 < batch.lengths[:, None]
+        logits = vocabulary_logits(drafter, rows_at(hidden, at - 1), vocabulary)
+        # The chain starts at an anchor of the answer, `step` positions before.
+        there = batch.chained >= mx.maximum(batch.answers[:, None] - 1, 1) + step
+        step_loss, share, _ = draft_loss(
+            logits, teacher, labels, there.astype(mx.float32).reshape(-1)
         )
-        weights = there.astype(mx.float32).reshape(-1)
-        step_loss, share, _ = draft_loss(logits, teacher, labels, weights)
         if step == 0:
             agreement = share
         loss = loss + STEP_DECAY**step * step_loss

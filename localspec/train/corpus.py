@@ -49,12 +49,14 @@ class Corpus:
     Args:
         folder: of the corpus; made if need be.
         target: identifies the target and its tokenizer.
+        num_shards: only this many, the first ones, as a run that began with them saw the corpus;
+            None: all. Such a corpus is for reading.
 
     Raises:
         TrainingError: the folder holds another target's text, or its manifest or a shard is broken.
     """
 
-    def __init__(self, folder: Path, target: str) -> None:
+    def __init__(self, folder: Path, target: str, num_shards: int | None = None) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._manifest: dict[str, Any] = {"format": _FORMAT, "target": target, "shards": []}
@@ -63,6 +65,8 @@ class Corpus:
             self._manifest = _read_manifest(path)
             if self._manifest["target"] != target:
                 raise TrainingError(f"{folder} holds text of another target; choose another folder")
+        self._frozen = num_shards is not None
+        self._manifest["shards"] = self._manifest["shards"][:num_shards]
         self._rollouts = [r for shard in self._manifest["shards"] for r in self._read(shard)]
 
     def __len__(self) -> int:
@@ -80,15 +84,26 @@ class Corpus:
         return sum(rollout.num_answered for rollout in self._rollouts)
 
     @property
+    def num_shards(self) -> int:
+        return len(self._manifest["shards"])
+
+    @property
     def digest(self) -> str:
         """Of all shards, as the manifest names them."""
         return hashlib.sha256(json.dumps(self._manifest["shards"]).encode()).hexdigest()
 
     def append(self, rollouts: Sequence[Rollout]) -> None:
-        """Add a shard."""
+        """Add a shard.
+
+        Raises:
+            TrainingError: another run has added shards since this one read the corpus.
+        """
+        assert not self._frozen
         kinds = sorted({rollout.kind for rollout in rollouts})
         name = f"shard-{len(self._manifest['shards']):05d}.npz"
         path = self.folder / name
+        if len(self._on_disk()) != self.num_shards:
+            raise TrainingError(f"another run writes to {self.folder}; start again when it has ended")
         with path.open("wb") as file:
             np.savez_compressed(
                 file,
@@ -110,6 +125,10 @@ class Corpus:
         self._manifest["shards"].append(entry)
         write_atomically(self.folder / _MANIFEST, json.dumps(self._manifest, indent=1))
         self._rollouts += rollouts
+
+    def _on_disk(self) -> list[Any]:
+        path = self.folder / _MANIFEST
+        return list(_read_manifest(path)["shards"]) if path.exists() else []
 
     def _read(self, shard: dict[str, Any]) -> list[Rollout]:
         path = self.folder / shard["file"]

@@ -46,12 +46,13 @@ from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary, frequent_tokens
 
 _WRITING_SHARE = 0.35
-_PASSES = 4
+_BLOCK_PASSES = 4
+_CHAIN_PASSES = 2
 _OWN_SHARE = 0.5
 _STATES_SHARE_OF_DISK = 0.25
 _MOST_STATES = 24 * 10**9
 _TOKENS_A_PROMPT = 64
-_PROMPTS_WHILE_TRAINING = 12
+_PROMPTS_WHILE_TRAINING = 8
 _CHECKPOINTS = "checkpoints"
 _QUANTIZATION = QuantizationConfig(bits=8)
 
@@ -124,7 +125,8 @@ def train(
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     stop_ids = stop_token_ids(tokenizer, folder)
     mark = fingerprint(folder)
-    corpus = Corpus(_corpus_folder(plan, mark), mark)
+    num_shards = _shards_begun_with(plan)
+    corpus = Corpus(_corpus_folder(plan, mark), mark, num_shards)
 
     def enough(answered: int) -> bool:
         wrote(answered)
@@ -134,7 +136,7 @@ def train(
         return time.monotonic() - started >= plan.minutes * 60 * _WRITING_SHARE
 
     writer = ChatWriter(tokenizer)
-    if not plan.resume and not (plan.tokens and corpus.num_answered >= plan.tokens):
+    if num_shards is None and not (plan.tokens and corpus.num_answered >= plan.tokens):
         notify("the target writes text to train on")
         _write(plan, target, writer, corpus, prompts, stop_ids, enough)
     training, held_out = _split(list(corpus), writer)
@@ -165,6 +167,8 @@ def train(
         )
 
     few = held_out[:: max(1, len(held_out) // _PROMPTS_WHILE_TRAINING)]
+    # A pass teaches a chain every position of the text, a block drafter a fourth of them.
+    passes = _BLOCK_PASSES if config.block is not None else _CHAIN_PASSES
     num_tokens = sum(corpus[i].num_answered for i in training)
     trainer = Trainer(
         new_drafter(config, target, vocabulary, plan.seed),
@@ -178,7 +182,7 @@ def train(
         settings=Settings(
             seed=plan.seed,
             chain_steps=shape.width,
-            tokens=_PASSES * num_tokens if plan.tokens is not None else None,
+            tokens=passes * num_tokens if plan.tokens is not None else None,
             seconds=_seconds_left(plan, started),
         ),
     )
@@ -219,6 +223,12 @@ def _check_output(plan: Plan) -> None:
         raise UsageError(f"{plan.output} holds no run to go on with")
     if begun and not plan.resume:
         raise UsageError(f"{plan.output} holds a run; give --resume to go on, or another folder")
+
+
+def _shards_begun_with(plan: Plan) -> int | None:
+    """Of the corpus that a run to go on with reads; another run may have made it longer since."""
+    found = Checkpoints(plan.output / _CHECKPOINTS).latest() if plan.resume else None
+    return None if found is None else int(found[1]["num_shards"])
 
 
 def _corpus_folder(plan: Plan, mark: str) -> Path:

@@ -65,7 +65,7 @@ class Settings:
     average: float = 0.998
     block_decay: float = 4.0
     chain_steps: int = 4
-    evaluations: int = 8
+    evaluations: int = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +243,7 @@ class Trainer:
             batch.lengths,
             batch.answers,
             batch.anchors,
+            batch.chained,
             batch.taps,
             batch.final,
             keep,
@@ -338,6 +339,7 @@ class Trainer:
             "curve": self._curve,
             "seed": self._settings.seed,
             "corpus": self._corpus.digest,
+            "num_shards": self._corpus.num_shards,
         }
 
     def _resume(self) -> None:
