@@ -103,7 +103,9 @@ class Corpus:
         name = f"shard-{len(self._manifest['shards']):05d}.npz"
         path = self.folder / name
         if len(self._on_disk()) != self.num_shards:
-            raise TrainingError(f"another run writes to {self.folder}; start again when it has ended")
+            raise TrainingError(
+                f"another run writes to {self.folder}; start again when it has ended"
+            )
         with path.open("wb") as file:
             np.savez_compressed(
                 file,
