@@ -30,7 +30,8 @@ from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.provenance import fingerprint
 from localspec.train.corpus import Corpus
-from localspec.train.run import Plan, train
+from localspec.train.plan import Plan
+from localspec.train.run import train
 from localspec.train.trainer import Progress
 
 WORDS = 120

@@ -53,7 +53,8 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON.")] = False,
 ) -> None:
     """Train a drafter for a model on this machine; Ctrl-C saves, --resume goes on."""
-    from localspec.train.run import Plan, train
+    from localspec.train.plan import Plan
+    from localspec.train.run import train
 
     name = model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     plan = Plan(

@@ -18,7 +18,7 @@ class Card:
     Attributes:
         architecture: of the drafter.
         target, target_fingerprint: the target's name, and what tells it from others.
-        corpus: `self`, or the files that prompts came from.
+        command: that made it.
         corpus_tokens: answered by the target.
         tokens, steps: trained on, repeats counted.
         objective: the loss.
@@ -31,7 +31,7 @@ class Card:
     architecture: str
     target: str
     target_fingerprint: str
-    corpus: list[str]
+    command: str
     corpus_tokens: int
     tokens: int
     steps: int
@@ -58,7 +58,8 @@ class Card:
             "",
             f"A {self.architecture} drafter that `localspec train` made for {self.target}.",
             "",
-            f"- corpus: {', '.join(self.corpus)}; {self.corpus_tokens:,} tokens answered by the target",
+            f"- made by `{self.command}`",
+            f"- corpus: {self.corpus_tokens:,} tokens answered by the target",
             f"- trained on {self.tokens:,} tokens, repeats counted, in {self.steps:,} steps",
             f"- objective: {self.objective}",
             f"- target: {self.target_fingerprint}",

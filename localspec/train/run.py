@@ -2,99 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
-from localspec import catalog
-from localspec.engine.loading import load_target
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
 from localspec.errors import TrainingError, UsageError
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
-from localspec.provenance import fingerprint
-from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.card import Card
 from localspec.train.chain import STEP_DECAY
 from localspec.train.checkpoints import Checkpoints
-from localspec.train.corpus import Corpus, Rollout
-from localspec.train.evaluation import Accepted, HeldOut, accepted_length
-from localspec.train.prompts import Prompt, read_prompts, split_held_out
-from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
-from localspec.train.start import (
-    LOSS_VOCABULARY,
-    REDUCED_VOCABULARY,
-    Shape,
-    default_shape,
-    default_taps,
-    new_config,
-    new_drafter,
-)
-from localspec.train.states import StateStore
+from localspec.train.material import Material, Notify, gather
+from localspec.train.plan import CHECKPOINTS, Plan
+from localspec.train.start import Shape, default_shape, default_taps, new_config, new_drafter
 from localspec.train.trainer import Drafter, Progress, Settings, Trainer
-from localspec.train.vocabulary import Vocabulary, frequent_tokens
+from localspec.train.vocabulary import Vocabulary
 
-_WRITING_SHARE = 0.35
 _BLOCK_PASSES = 4
 _CHAIN_PASSES = 2
-_OWN_SHARE = 0.5
-_STATES_SHARE_OF_DISK = 0.25
-_MOST_STATES = 24 * 10**9
-_TOKENS_A_PROMPT = 64
-_PROMPTS_WHILE_TRAINING = 8
-_CHECKPOINTS = "checkpoints"
 _QUANTIZATION = QuantizationConfig(bits=8)
-
-Notify = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What to train.
-
-    Attributes:
-        architecture: of the drafter.
-        model: the target's name.
-        output: the drafter's folder; checkpoints lie beside the drafter in it.
-        data: `self`, files of prompts, or both.
-        minutes: of the whole run, writing text included; or
-        tokens: of the target's text, each trained on several times.
-        num_layers, width: of the drafter; None: from the target's size.
-        resume: go on with the run in `output`.
-        seed: decides every choice.
-    """
-
-    architecture: Architecture
-    model: str
-    output: Path
-    data: tuple[str, ...] = (SELF,)
-    minutes: float | None = None
-    tokens: int | None = None
-    num_layers: int | None = None
-    width: int | None = None
-    resume: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if (self.minutes is None) == (self.tokens is None):
-            raise UsageError("give either minutes or tokens")
-        for name in ("minutes", "tokens", "num_layers", "width"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"{name} must be more than 0, not {value}")
-        if self.architecture in ("eagle3", "mtp") and self.num_layers not in (None, 1):
-            raise UsageError(f"{self.architecture} drafters have one layer")
 
 
 def train(
@@ -118,75 +52,33 @@ def train(
     """
     started = time.monotonic()
     _check_output(plan)
-    prompts = [p for source in plan.data if source != SELF for p in read_prompts(Path(source))]
-    folder = catalog.resolve_model(plan.model, notify=notify)
-    notify(f"loading {plan.model}")
-    target, tokenizer = load_target(folder), load_tokenizer(folder)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    stop_ids = stop_token_ids(tokenizer, folder)
-    mark = fingerprint(folder)
-    num_shards = _shards_begun_with(plan)
-    corpus = Corpus(_corpus_folder(plan, mark), mark, num_shards)
-
-    def enough(answered: int) -> bool:
-        wrote(answered)
-        if plan.tokens is not None:
-            return answered >= plan.tokens
-        assert plan.minutes is not None
-        return time.monotonic() - started >= plan.minutes * 60 * _WRITING_SHARE
-
-    writer = ChatWriter(tokenizer)
-    if num_shards is None and not (plan.tokens and corpus.num_answered >= plan.tokens):
-        notify("the target writes text to train on")
-        _write(plan, target, writer, corpus, prompts, stop_ids, enough)
-    training, held_out = _split(list(corpus), writer)
-    if not training or not held_out:
-        raise TrainingError("there is too little text to train on; give more minutes or tokens")
-    answers = (corpus[i].tokens[corpus[i].prompt_length :] for i in training)
-    size = REDUCED_VOCABULARY if plan.architecture == "eagle3" else LOSS_VOCABULARY
-    vocabulary = Vocabulary(target, frequent_tokens(answers, target.vocab_size, size))
-    shape = _shape(plan, target)
+    material = gather(plan, started, notify, wrote)
+    shape = _shape(plan, material.target)
+    vocabulary = material.vocabulary(plan.architecture)
     config = new_config(
         plan.architecture,
-        target,
-        settings,
+        material.target,
+        material.settings,
         shape,
-        mask_token_id=_mask_token(tokenizer, corpus, target),
+        mask_token_id=material.mask_token_id,
         draft_vocab_size=vocabulary.ids.size,
     )
-    taps = default_taps(target)
-
-    def measure(drafter: Drafter, prompts: Sequence[HeldOut]) -> Accepted:
-        return accepted_length(
-            target,
-            drafter,
-            prompts,
-            width=shape.width,
-            max_tokens=_TOKENS_A_PROMPT,
-            stop_ids=stop_ids,
-        )
-
-    few = held_out[:: max(1, len(held_out) // _PROMPTS_WHILE_TRAINING)]
     # A pass teaches a chain every position of the text, a block drafter a fourth of them.
     passes = _BLOCK_PASSES if config.block is not None else _CHAIN_PASSES
-    num_tokens = sum(corpus[i].num_answered for i in training)
-    trainer = Trainer(
-        new_drafter(config, target, vocabulary, plan.seed),
-        corpus,
-        training,
-        StateStore(target, corpus, taps, budget=_states_budget(corpus.folder)),
-        reads=(len(taps),) if config.architecture == "mtp" else tuple(range(len(taps))),
-        vocabulary=vocabulary,
-        evaluate=lambda drafter: measure(drafter, few).length,
-        checkpoints=Checkpoints(plan.output / _CHECKPOINTS),
-        settings=Settings(
+    trainer = make_trainer(
+        config,
+        material,
+        vocabulary,
+        lambda drafter: material.measure(drafter, shape.width, quickly=True).length,
+        plan.output / CHECKPOINTS,
+        Settings(
             seed=plan.seed,
             chain_steps=shape.width,
-            tokens=passes * num_tokens if plan.tokens is not None else None,
+            tokens=passes * material.num_tokens if plan.tokens is not None else None,
             seconds=_seconds_left(plan, started),
         ),
     )
-    notify(f"training on {num_tokens:,} tokens of the target's text")
+    notify(f"training on {material.num_tokens:,} tokens of the target's text")
     trainer.run(report)
     notify("measuring the drafter as it will be served")
     served_config, served = drafters.quantize(config, trainer.best_weights(), _QUANTIZATION)
@@ -194,19 +86,19 @@ def train(
     final = drafters.with_tensors(served_config, served, str(plan.output))
     if mx.default_device() == mx.Device(mx.cpu):
         to_float32(final)
-    final.bind(target)
-    accepted = measure(final, held_out)
+    final.bind(material.target)
+    accepted = material.measure(final, shape.width)
     card = Card(
         architecture=plan.architecture,
-        target=plan.model,
-        target_fingerprint=mark,
-        corpus=list(plan.data),
-        corpus_tokens=corpus.num_answered,
+        target=plan.model.rstrip("/").rpartition("/")[2],
+        target_fingerprint=material.fingerprint,
+        command=plan.command,
+        corpus_tokens=material.corpus.num_answered,
         tokens=trainer.tokens,
         steps=trainer.steps,
         objective=_objective(plan.architecture),
         width=shape.width,
-        held_out_prompts=len(held_out),
+        held_out_prompts=len(material.held_out),
         accepted_length=round(accepted.length, 3),
         accepted_length_by_kind={k: round(v, 3) for k, v in accepted.by_kind().items()},
         curve=[(tokens, round(length, 3)) for tokens, length in trainer.curve],
@@ -215,57 +107,46 @@ def train(
     return card
 
 
+def make_trainer(
+    config: DrafterConfig,
+    material: Material,
+    vocabulary: Vocabulary,
+    evaluate: Callable[[Drafter], float],
+    checkpoints: Path,
+    settings: Settings,
+) -> Trainer:
+    """Of a new drafter, or of one that the checkpoints go on with.
+
+    Args:
+        evaluate: what the best checkpoint has most of.
+        checkpoints: their folder.
+    """
+    num_taps = len(default_taps(material.target))
+    return Trainer(
+        new_drafter(config, material.target, vocabulary, settings.seed),
+        material.corpus,
+        material.training,
+        material.states,
+        reads=(num_taps,) if config.architecture == "mtp" else tuple(range(num_taps)),
+        vocabulary=vocabulary,
+        evaluate=lambda drafter: (
+            material.measure(
+                drafter, drafter.max_width if config.block else settings.chain_steps, quickly=True
+            ).length
+        ),
+        checkpoints=Checkpoints(checkpoints),
+        settings=settings,
+    )
+
+
 def _check_output(plan: Plan) -> None:
     if (plan.output / drafters.CONFIG_FILE).exists():
         raise UsageError(f"{plan.output} holds a finished drafter; name another folder")
-    begun = (plan.output / _CHECKPOINTS).exists()
+    begun = (plan.output / CHECKPOINTS).exists()
     if plan.resume and not begun:
         raise UsageError(f"{plan.output} holds no run to go on with")
     if begun and not plan.resume:
         raise UsageError(f"{plan.output} holds a run; give --resume to go on, or another folder")
-
-
-def _shards_begun_with(plan: Plan) -> int | None:
-    """Of the corpus that a run to go on with reads; another run may have made it longer since."""
-    found = Checkpoints(plan.output / _CHECKPOINTS).latest() if plan.resume else None
-    return None if found is None else int(found[1]["num_shards"])
-
-
-def _corpus_folder(plan: Plan, mark: str) -> Path:
-    """One for every target and set of data, shared by the architectures."""
-    digest = hashlib.sha256(mark.encode())
-    for source in sorted(plan.data):
-        digest.update(SELF.encode() if source == SELF else Path(source).read_bytes())
-    return catalog.cache_dir() / "corpora" / digest.hexdigest()[:16]
-
-
-def _write(
-    plan: Plan,
-    target: Target,
-    writer: ChatWriter,
-    corpus: Corpus,
-    prompts: list[Prompt],
-    stop_ids: frozenset[int],
-    enough: Callable[[int], bool],
-) -> None:
-    # In an order that mixes the kinds and is the same every time.
-    mixed = sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.text.encode()).digest())
-    own_share = 0.0 if SELF not in plan.data else _OWN_SHARE if prompts else 1.0
-    RolloutWriter(target, writer, corpus, stop_ids=stop_ids, seed=plan.seed).write(
-        mixed, own_share=own_share, enough=enough
-    )
-
-
-def _split(rollouts: Sequence[Rollout], writer: ChatWriter) -> tuple[list[int], list[HeldOut]]:
-    """Indices of the rollouts to train on, and prompts that none of them is near to."""
-    prompts = [Prompt(writer.decode(r.tokens[: r.prompt_length]), r.kind) for r in rollouts]
-    kept, held_out = split_held_out(prompts)
-    texts = {prompt.text for prompt in kept}
-    ids = {p.text: r.tokens[: r.prompt_length] for p, r in zip(prompts, rollouts, strict=True)}
-    return (
-        [index for index, prompt in enumerate(prompts) if prompt.text in texts],
-        [HeldOut(ids[prompt.text], prompt.kind) for prompt in held_out],
-    )
 
 
 def _shape(plan: Plan, target: Target) -> Shape:
@@ -279,20 +160,6 @@ def _seconds_left(plan: Plan, started: float) -> float | None:
     if plan.minutes is None:
         return None
     return max(1.0, plan.minutes * 60 - (time.monotonic() - started))
-
-
-def _mask_token(tokenizer: Any, corpus: Corpus, target: Target) -> int:
-    """The token that fills a block's slots: one that the target never says, if it can be special."""
-    counts = np.zeros(target.vocab_size, dtype=np.int64)
-    for rollout in corpus:
-        np.add.at(counts, np.array(rollout.tokens, dtype=np.int64), 1)
-    special = sorted(getattr(tokenizer, "all_special_ids", []) or [])
-    unsaid = [token for token in special if token < len(counts) and not counts[token]]
-    return int(unsaid[-1]) if unsaid else int(np.argmin(counts))
-
-
-def _states_budget(folder: Path) -> int:
-    return min(_MOST_STATES, int(shutil.disk_usage(folder).free * _STATES_SHARE_OF_DISK))
 
 
 def _half(array: mx.array) -> mx.array:

@@ -1,0 +1,67 @@
+"""What is asked of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import UsageError
+from localspec.models.config import Architecture
+from localspec.train.rollouts import SELF
+
+CHECKPOINTS = "checkpoints"
+"""In a drafter's folder, while it is trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to train.
+
+    Attributes:
+        architecture: of the drafter.
+        model: the target's name.
+        output: the drafter's folder; checkpoints lie beside the drafter in it.
+        data: `self`, files of prompts, or both.
+        minutes: of the whole run, writing text included; or
+        tokens: of the target's text, each trained on several times.
+        num_layers, width: of the drafter; None: from the target's size.
+        resume: go on with the run in `output`.
+        seed: decides every choice.
+    """
+
+    architecture: Architecture
+    model: str
+    output: Path
+    data: tuple[str, ...] = (SELF,)
+    minutes: float | None = None
+    tokens: int | None = None
+    num_layers: int | None = None
+    width: int | None = None
+    resume: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.minutes is None) == (self.tokens is None):
+            raise UsageError("give either minutes or tokens")
+        for name in ("minutes", "tokens", "num_layers", "width"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} must be more than 0, not {value}")
+        if self.architecture in ("eagle3", "mtp") and self.num_layers not in (None, 1):
+            raise UsageError(f"{self.architecture} drafters have one layer")
+
+    @property
+    def command(self) -> str:
+        """What a user types for it; of files the names alone."""
+        given: list[tuple[str, float | None]] = [
+            ("--layers", self.num_layers),
+            ("--width", self.width),
+            ("--minutes", self.minutes),
+            ("--tokens", self.tokens),
+        ]
+        data = [source if source == SELF else Path(source).name for source in self.data]
+        model = self.model.rstrip("/").rpartition("/")[2]
+        words = ["localspec train", self.architecture, "-m", model]
+        words += [f"--data {source}" for source in data]
+        words += [f"{option} {value}" for option, value in given if value is not None]
+        return " ".join(words)
