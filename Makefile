@@ -8,7 +8,7 @@ STRICT := --config-settings editable_mode=strict
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 FILES := $(VENV)/.files
-SOURCES := $(shell find localspec models converters tui -name '*.py' -o -name '*.tcss' -o -name '*.toml' -o -name 'py.typed' 2>/dev/null | sort)
+SOURCES := $(shell find localspec models converters tui -name '*.py' -o -name '*.tcss' -o -name '*.toml' -o -name 'py.typed' -o -path '*/bundled/*/*' 2>/dev/null | sort)
 
 .PHONY: demo test lint format clean openblas FORCE
 

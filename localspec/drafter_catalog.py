@@ -17,7 +17,7 @@ from localspec.converters.foreign import Options, TargetFacts
 from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound
 from localspec.models.load import CONFIG_FILE
-from localspec.provenance import trained_for
+from localspec.provenance import trained_for, trained_for_model
 
 Notify = Callable[[str], None]
 
@@ -48,12 +48,17 @@ def bundled_drafters(fingerprint: str) -> list[InstalledDrafter]:
     Args:
         fingerprint: the target's, as `provenance.fingerprint` gives it.
     """
+    return [found for found in _bundled() if trained_for(found.path) == fingerprint]
+
+
+def bundled_names(model: str) -> list[str]:
+    """Bundled drafters of a model, by the model's name alone; the one to prefer first."""
+    return [found.name for found in _bundled() if trained_for_model(found.path) == model]
+
+
+def _bundled() -> list[InstalledDrafter]:
     folders = [(name, _BUNDLED / name) for name in _PREFERENCE]
-    return [
-        InstalledDrafter(name, name, folder)
-        for name, folder in folders
-        if folder.is_dir() and trained_for(folder) == fingerprint
-    ]
+    return [InstalledDrafter(name, name, folder) for name, folder in folders if folder.is_dir()]
 
 
 def installed_drafters(model: str) -> list[InstalledDrafter]:

@@ -41,9 +41,18 @@ def trained_for(folder: Path) -> str | None:
     Raises:
         CheckpointRefused: the file that says so is broken.
     """
+    return _said(folder, "target_fingerprint")
+
+
+def trained_for_model(folder: Path) -> str | None:
+    """Likewise, that target's name."""
+    return _said(folder, "target")
+
+
+def _said(folder: Path, key: str) -> str | None:
     path = folder / TRAINING_FILE
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))["target_fingerprint"]
+        value = json.loads(path.read_text(encoding="utf-8"))[key]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

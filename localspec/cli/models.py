@@ -28,11 +28,15 @@ def list_models(
         return
     from localspec import catalog
     from localspec.converters.public import drafters_for
-    from localspec.drafter_catalog import installed_drafters
+    from localspec.drafter_catalog import bundled_names, installed_drafters
 
     found = catalog.installed()
     here = {
-        model.name: [*(drafter.name for drafter in installed_drafters(model.name)), "ngram"]
+        model.name: [
+            *bundled_names(model.name),
+            *(drafter.name for drafter in installed_drafters(model.name)),
+            "ngram",
+        ]
         for model in found
     }
     rows = [
