@@ -55,6 +55,7 @@ class Piece:
         num_accepted: how many of them, the first ones, were drafts.
         stats: figures so far.
         logprobs: one for each of the tokens, where they were asked for.
+        width: how many drafts were asked for; 0: none, because they do not pay now.
     """
 
     text: str
@@ -62,6 +63,7 @@ class Piece:
     num_accepted: int
     stats: Stats
     logprobs: list[TokenLogprob] | None = None
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,12 @@ class Model:
                 self._tokenizer, messages, tools=tools, template_options=template_options
             )
 
+    def encode_part(self, text: str) -> list[int]:
+        """Token ids of text within a prompt: none is put before it."""
+        with self._loaded.encoding:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return [int(token) for token in ids]
+
     def encode_middle(self, prefix: str, suffix: str) -> list[int]:
         """Token ids that ask for the text between two others.
 
@@ -274,12 +282,7 @@ class Model:
         """
         if self.dialect.fim is None:
             raise UsageError(f"'{self.name}' has no tokens to fill in the middle with")
-        with self._loaded.encoding:
-            parts = [
-                [int(t) for t in self._tokenizer.encode(text, add_special_tokens=False)]
-                for text in (prefix, suffix)
-            ]
-        return self.dialect.fim.prompt(*parts)
+        return self.dialect.fim.prompt(self.encode_part(prefix), self.encode_part(suffix))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
@@ -487,7 +490,14 @@ class TextStream(Iterator[Piece]):
             self._text.append(text)
             if stopped:
                 self._finish("stop", event.stats, self._stops.matched)
-            return Piece(text, event.tokens, event.num_accepted, event.stats, event.logprobs)
+            return Piece(
+                text,
+                event.tokens,
+                event.num_accepted,
+                event.stats,
+                event.logprobs,
+                event.width,
+            )
         rest = self._detokenizer.finish()
         # A limit may cut a character in two; what is there of it is no text.
         rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
