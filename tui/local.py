@@ -14,6 +14,7 @@ from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError
 from localspec.provenance import fingerprint
+from localspec.stream import Piece
 from localspec.text.detokenizer import StreamingDetokenizer
 from localspec.text.dialect import THINKING_SWITCH
 from localspec.text.reasoning import ReasoningSplit
@@ -151,7 +152,7 @@ class LocalReply:
         result = self._stream.result
         yield Ended(result.finish_reason, result.stats, self._rest(result.finish_reason))
 
-    def _round(self, piece: model.Piece, before: Stats) -> Round:
+    def _round(self, piece: Piece, before: Stats) -> Round:
         num_proposed = piece.stats.proposed - before.proposed
         last: Origin = "plain"
         if num_proposed:
