@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -17,6 +18,8 @@ from localspec.tui.config import DEFAULT_THEME, Config
 from localspec.tui.engine import Engine
 from localspec.tui.screens.chat import ChatScreen, Start
 from localspec.tui.themes import THEMES
+
+_COLLECT_AFTER = (50_000, 20, 20)
 
 
 class ChatApp(App[None], inherit_bindings=False):
@@ -44,6 +47,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self._start = start
 
     def on_mount(self) -> None:
+        # Widgets make so many objects that collecting them at the usual pace takes a fifth of a core.
+        gc.set_threshold(*_COLLECT_AFTER)
         for theme in THEMES:
             self.register_theme(theme)
         known = self._config.theme in self.available_themes

@@ -10,12 +10,14 @@ from markdown_it import MarkdownIt
 
 from localspec.sessions import Message
 
+_PARSER = MarkdownIt("gfm-like")
+
 
 def code_blocks(text: str) -> list[str]:
     """The code blocks of a Markdown text, in order, without their fences."""
     return [
         token.content.removesuffix("\n")
-        for token in MarkdownIt("gfm-like").parse(text)
+        for token in _PARSER.parse(text)
         if token.type in ("fence", "code_block")
     ]
 

@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 LONG = 800
 """Characters from which on a part is cut."""
 
+_PARSER = MarkdownIt("gfm-like")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*\S+.*$", re.MULTILINE)
 
 
@@ -19,7 +20,7 @@ def cut(text: str) -> int:
     """
     blocks = [
         token.map[0]
-        for token in MarkdownIt("gfm-like").parse(text)
+        for token in _PARSER.parse(text)
         if token.map and token.level == 0 and token.nesting >= 0
     ]
     if len(blocks) < 2:

@@ -23,8 +23,10 @@ from localspec.tui.widgets.assistant_message import AssistantMessage
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
 
-FRAME_S = 1 / 12
-"""At 150 tokens a second drawing takes a fifth of a core of a slow machine then; at 1 / 20, a third."""
+_FRAME_S = 1 / 20
+_SLOWEST_FRAME_S = 0.5
+_SHARE = 0.28
+"""Of a core that drawing may take: a slow machine draws fewer frames, as the engine needs Python too."""
 
 _MEMORY_EVERY_S = 1.0
 _MEASURE_EVERY_S = 300.0
@@ -55,6 +57,8 @@ class Streaming:
         self._waiting = False
         self._stale = True  # a reply came since the plain speed was measured
         self._memory_read = 0.0
+        self._drawn_at = 0.0
+        self._drawn_cpu = 0.0  # seconds of this thread at the last frame
         self._timer: Timer | None = None
 
     @property
@@ -64,7 +68,7 @@ class Streaming:
 
     def prepare(self) -> None:
         """Start the clocks; once the screen is there."""
-        self._timer = self._screen.set_interval(FRAME_S, self._frame, pause=True)
+        self._timer = self._screen.set_interval(_FRAME_S, self._frame, pause=True)
         self._screen.set_interval(_MEASURE_EVERY_S, self._measure)
 
     def use(self, loaded: Loaded) -> None:
@@ -156,12 +160,21 @@ class Streaming:
         self._timer.resume()
 
     async def _frame(self) -> None:
-        if self._turn:
+        if self._turn and self._affordable():
             await self._draw(self._turn)
         if self._probe:
             self._read_probe(self._probe)
         if not self._turn and not self._probe and self._timer:
             self._timer.pause()
+
+    def _affordable(self) -> bool:
+        """Whether what was spent since the last frame is made up for, or that is long ago."""
+        now, cpu = time.monotonic(), time.thread_time()
+        since = now - self._drawn_at
+        if cpu - self._drawn_cpu > _SHARE * since and since < _SLOWEST_FRAME_S:
+            return False
+        self._drawn_at, self._drawn_cpu = now, cpu
+        return True
 
     async def _draw(self, turn: Turn) -> None:
         """Draw everything that came since the last frame at once."""

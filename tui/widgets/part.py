@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.widgets import Markdown
+
+from localspec.tui.widgets.code import ChatMarkdown
 
 
 class Part(Vertical):
     """Markdown in a frame of its own.
 
     For each change on a screen Textual lays out all its widgets again, and those whose container has
-    another height in earnest. So the frame of a complete part keeps its height, and out of sight its
-    Markdown is not displayed.
+    another height in earnest. So the frame of a complete part keeps its height.
+
+    Attributes:
+        rows: the height that is kept; 0: it follows the text.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.markdown = Markdown(open_links=False)
+        self.markdown = ChatMarkdown(open_links=False)
+        self.rows = 0
         self._text = text
         self._parsed = False
-        self._rests = False
 
     def compose(self) -> ComposeResult:
         yield self.markdown
@@ -37,18 +40,13 @@ class Part(Vertical):
 
     def free(self) -> None:
         """Let the height follow the text."""
-        self._rests = False
+        self.rows = 0
         self.styles.height = None
-        self.markdown.display = True
+        self.display = True
 
-    def rest(self, *, in_sight: bool) -> None:
+    def rest(self) -> None:
         """Keep the height; nothing will change."""
-        width = self.content_size.width
-        if not self._rests and self._parsed and width:
-            self._rests = True
+        if not self.rows and self._parsed and (width := self.content_size.width):
             # Not its size, which is that of the last layout.
-            self.styles.height = self.get_content_height(
-                self.container_size, self.screen.size, width
-            )
-        if self._rests and self.markdown.display != in_sight:
-            self.markdown.display = in_sight
+            self.rows = self.get_content_height(self.container_size, self.screen.size, width)
+            self.styles.height = self.rows

@@ -19,6 +19,9 @@ from localspec.tui.widgets.welcome import Welcome
 _REACH = 2
 """Screens above and below the one in sight that are kept ready."""
 
+_MARGIN = 1
+"""Rows between messages, as in the stylesheet."""
+
 VersionOf = Callable[[Message], tuple[int, int]]
 
 
@@ -86,11 +89,15 @@ class Transcript(VerticalScroll, can_focus=False):
     def rest(self) -> None:
         """Let what is complete cost little, and nothing far out of sight."""
         if not self.origins:
-            reach = _REACH * self.size.height
-            top, bottom = self.region.y - reach, self.region.bottom + reach
-            for view in self._messages.children:
+            # Rows from the end up: where a widget is on the screen costs a look through all of them.
+            height = self.size.height
+            nearest = self.max_scroll_y - self.scroll_y - _REACH * height
+            farthest = nearest + (2 * _REACH + 1) * height
+            for view in reversed(self._messages.children):
                 if isinstance(view, AssistantMessage):
-                    view.said.rest(top, bottom)
+                    view.said.rest(nearest, farthest)
+                nearest -= view.outer_size.height + _MARGIN
+                farthest -= view.outer_size.height + _MARGIN
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
