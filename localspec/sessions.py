@@ -185,14 +185,16 @@ class Sessions:
         with self._writing() as database:
             database.execute("DELETE FROM sessions WHERE id = ?", (session,))
 
-    def prompts(self, limit: int = 200) -> list[str]:
-        """What the user wrote last, in all sessions, the latest first."""
+    def prompts(self, limit: int | None = 200) -> list[str]:
+        """What the user wrote last, in all sessions, the latest first; None: all of it."""
         query = """
             SELECT text FROM messages WHERE role = 'user'
             GROUP BY text ORDER BY MAX(id) DESC LIMIT ?
         """
         with self._lock:
-            return [row[0] for row in self._database.execute(query, (limit,))]
+            return [
+                row[0] for row in self._database.execute(query, (-1 if limit is None else limit,))
+            ]
 
     # Messages.
 

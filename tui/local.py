@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 
-from localspec import catalog, model
+from localspec import catalog, downloads, model
 from localspec.converters.public import drafters_for
 from localspec.drafter_catalog import bundled_drafters, installed_drafters
 from localspec.engine import drafters
@@ -33,6 +33,11 @@ class LocalEngine:
         self._plain: model.Model | None = None
 
     def load(self, target: str, drafter: str, say: Say) -> Loaded:
+        progress = _Progress(say)
+        with downloads.watched(progress.watch):
+            return self._load(target, drafter, progress.say)
+
+    def _load(self, target: str, drafter: str, say: Say) -> Loaded:
         before = (self._model.name, self._model.drafter) if self._model else None
         if before and before[0] != target:
             # Two targets may not fit into memory together.
@@ -101,6 +106,25 @@ class LocalEngine:
     def _forget(self) -> None:
         self._model = self._plain = None
         gc.collect()
+
+
+class _Progress:
+    """Says how far a download is, in whole percent, before what was said last."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._note = ""
+        self._percent = -1
+
+    def say(self, note: str) -> None:
+        self._note, self._percent = note, -1
+        self._say(note)
+
+    def watch(self, done: int, total: int) -> None:
+        percent = 100 * done // total
+        if percent != self._percent:
+            self._percent = percent
+            self._say(f"{percent}% of {_size(total)}, {self._note}")
 
 
 class LocalReply:

@@ -18,7 +18,7 @@ class Card:
     Attributes:
         architecture: of the drafter.
         target, target_fingerprint: the target's name, and what tells it from others.
-        corpus: `self`, or the files that prompts came from.
+        corpus: `self`, `chats`, or the files that prompts came from.
         corpus_tokens: answered by the target.
         tokens, steps: trained on, repeats counted.
         objective: the loss.

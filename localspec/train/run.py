@@ -24,13 +24,14 @@ from localspec.errors import TrainingError, UsageError
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
 from localspec.provenance import fingerprint
+from localspec.sessions import default_path
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.card import Card
 from localspec.train.chain import STEP_DECAY
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
-from localspec.train.prompts import Prompt, read_prompts, split_held_out
+from localspec.train.prompts import CHATS, Prompt, read_chats, read_prompts, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import (
     LOSS_VOCABULARY,
@@ -66,7 +67,7 @@ class Plan:
         architecture: of the drafter.
         model: the target's name.
         output: the drafter's folder; checkpoints lie beside the drafter in it.
-        data: `self`, files of prompts, or both.
+        data: `self`, `chats`, files of prompts, or several of these.
         minutes: of the whole run, writing text included; or
         tokens: of the target's text, each trained on several times.
         num_layers, width: of the drafter; None: from the target's size.
@@ -117,7 +118,7 @@ def train(
     """
     started = time.monotonic()
     _check_output(plan)
-    prompts = [p for source in plan.data if source != SELF for p in read_prompts(Path(source))]
+    prompts = [prompt for source in plan.data for prompt in _read(source)]
     folder = catalog.resolve_model(plan.model, notify=notify)
     notify(f"loading {plan.model}")
     target, tokenizer = load_target(folder), load_tokenizer(folder)
@@ -221,11 +222,19 @@ def _check_output(plan: Plan) -> None:
         raise UsageError(f"{plan.output} holds a run; give --resume to go on, or another folder")
 
 
+def _read(source: str) -> list[Prompt]:
+    if source == SELF:
+        return []
+    return read_chats(default_path()) if source == CHATS else read_prompts(Path(source))
+
+
 def _corpus_folder(plan: Plan, mark: str) -> Path:
     """One for every target and set of data, shared by the architectures."""
     digest = hashlib.sha256(mark.encode())
     for source in sorted(plan.data):
-        digest.update(SELF.encode() if source == SELF else Path(source).read_bytes())
+        # Chats grow, and the corpus with them.
+        named = source in (SELF, CHATS)
+        digest.update(source.encode() if named else Path(source).read_bytes())
     return catalog.cache_dir() / "corpora" / digest.hexdigest()[:16]
 
 

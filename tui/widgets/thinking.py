@@ -12,12 +12,12 @@ class Thinking(Collapsible):
         self._text = ""
         self._contents = Static("", classes="thoughts", markup=False)
         super().__init__(self._contents, title="thinking…", collapsed=True)
-        self.display = False
+        self.add_class("-empty")
 
     def write(self, text: str) -> None:
         """Add text."""
         self._text += text
-        self.display = True
+        self.remove_class("-empty")
         self.title = f"thinking… {self._num_words()}"
         if not self.collapsed:
             self._contents.update(self._text)
