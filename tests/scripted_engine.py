@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -45,6 +44,7 @@ class ScriptedEngine:
     Attributes:
         scripts: what it says.
         requests: messages and settings of every reply that was asked for, measurements apart.
+        may_load: what loading waits for; set at first.
     """
 
     scripts: list[Script] = field(default_factory=lambda: [Script()])
@@ -53,9 +53,12 @@ class ScriptedEngine:
     requests: list[tuple[list[dict[str, str]], Settings]] = field(default_factory=list)
     loads: list[tuple[str, str]] = field(default_factory=list)
     num_cancelled: int = 0
-    load_seconds: float = 0.0
+    may_load: threading.Event = field(default_factory=threading.Event)
 
     _gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def __post_init__(self) -> None:
+        self.may_load.set()
 
     def allow(self, num_rounds: int) -> None:
         """Let a gated reply go on for so many rounds."""
@@ -63,7 +66,7 @@ class ScriptedEngine:
 
     def load(self, target: str, drafter: str, say: Say) -> Loaded:
         say(f"importing {target} (once)")
-        time.sleep(self.load_seconds)
+        self.may_load.wait()
         if target == "broken":
             raise LocalspecError("'broken' cannot be loaded: it has no config.json")
         self.loads.append((target, drafter))

@@ -359,10 +359,12 @@ async def test_models_are_switched_with_words_on_failure(tmp_path: Path) -> None
 
 @asynchronous
 async def test_a_message_sent_while_loading_is_answered(tmp_path: Path) -> None:
-    engine = ScriptedEngine(load_seconds=1.0)
+    engine = ScriptedEngine()
+    engine.may_load.clear()
     async with chat(tmp_path, engine, ready=False) as c:
         await c.send("early")
         assert not c.engine.requests
+        engine.may_load.set()
         await c.until(lambda: len(c.branch) == 2 and not c.screen.streaming.replying)
         assert c.branch[-1][1] == "Hello from the script."
 

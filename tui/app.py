@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from localspec.tui.screens.chat import ChatScreen, Start
 from localspec.tui.themes import THEMES
 
 _COLLECT_AFTER = (50_000, 20, 20)
+_SWITCH_S = 0.001
 
 
 class ChatApp(App[None], inherit_bindings=False):
@@ -49,6 +51,8 @@ class ChatApp(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         # Widgets make so many objects that collecting them at the usual pace takes a fifth of a core.
         gc.set_threshold(*_COLLECT_AFTER)
+        # Drawing must not keep the engine's thread waiting for Python.
+        sys.setswitchinterval(_SWITCH_S)
         for theme in THEMES:
             self.register_theme(theme)
         known = self._config.theme in self.available_themes
