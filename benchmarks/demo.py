@@ -57,7 +57,7 @@ def main() -> None:
         base, fast = median(speeds["plain"]), median(speeds["speculative"])
         print(f"{name:<10} {'plain':<12} {base:8.1f} {1.0:16.2f} {1.0:6.2f}x")
         print(f"{name:<10} {'speculative':<12} {fast:8.1f} {accepted:16.2f} {fast / base:6.2f}x")
-    print('\nnext: .venv/bin/localspec generate "Write a haiku about the sea." --stats')
+    print("\nnext: .venv/bin/localspec chat")
 
 
 if __name__ == "__main__":

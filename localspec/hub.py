@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec import downloads
 from localspec.errors import ModelNotFound
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "vocab.json", "vocab.txt")
@@ -57,13 +58,15 @@ def snapshot(name: str, kind: Kind, *, notify: Callable[[str], None] | None = No
     if folder := cached(name, kind):
         return folder
     # Bars are drawn for a person who watches, not into a log.
-    bars = enable_progress_bars if sys.stderr.isatty() else disable_progress_bars
+    is_watched = downloads.is_watched()
+    bars = enable_progress_bars if is_watched or sys.stderr.isatty() else disable_progress_bars
     bars()
+    bar = downloads.hub_bar() if is_watched else None
     try:
         model_info(name)
         if notify:
             notify(f"downloading {name} from the Hub")
-        folder = Path(snapshot_download(name, allow_patterns=kind.files))
+        folder = Path(snapshot_download(name, allow_patterns=kind.files, tqdm_class=bar))
     except GatedRepoError as error:
         raise ModelNotFound(
             f"'{name}' is gated on the Hub: accept its terms there and log in with `hf auth login`"

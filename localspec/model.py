@@ -10,7 +10,7 @@ import json
 import secrets
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,16 @@ from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
 from localspec.engine.machine import memory
 from localspec.engine.memory import Footprint, footprint, room
-from localspec.engine.metrics import Stats
 from localspec.engine.prefixes import PrefixCache
-from localspec.engine.request import Committed, Event, Prefilled, Request, TokenLogprob
+from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.engine.worker import Stream, Worker
+from localspec.engine.worker import Worker
 from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
+from localspec.stream import Progress, Result, TextStream
 from localspec.text.chat import has_chat_template, render_chat
-from localspec.text.detokenizer import StreamingDetokenizer
 from localspec.text.dialect import find_dialect
-from localspec.text.stops import StopStrings
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
 DEFAULT_MAX_TOKENS = 1024
@@ -42,60 +40,6 @@ _PREFIX_SHARE = 1 / 8
 """Of the machine's memory, for conversations kept to go on from."""
 
 Message = Mapping[str, Any]
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one round added.
-
-    Attributes:
-        text: new text, complete characters only; may be empty.
-        token_ids: the round's tokens.
-        num_accepted: how many of them, the first ones, were drafts.
-        stats: figures so far.
-        logprobs: one for each of the tokens, where they were asked for.
-    """
-
-    text: str
-    token_ids: list[int]
-    num_accepted: int
-    stats: Stats
-    logprobs: list[TokenLogprob] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A whole generation.
-
-    Attributes:
-        text: what was said, without the stop token or stop string that ended it.
-        token_ids: all tokens generated, a stop token included.
-        finish_reason: `stop` (a stop token or string), `length` (a limit) or `cancelled`.
-        model: the target's name.
-        drafter: the drafter's name.
-        stats: the final figures.
-        stop: the stop string that ended it; None: something else did.
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    model: str
-    drafter: str
-    stats: Stats
-    stop: str | None = None
-
-    def as_dict(self) -> dict[str, object]:
-        """What `localspec generate --json` prints."""
-        return {
-            "text": self.text,
-            "token_ids": self.token_ids,
-            "finish_reason": self.finish_reason,
-            "model": self.model,
-            "drafter": self.drafter,
-            "stats": self.stats.as_dict(),
-        }
 
 
 @dataclass(slots=True)
@@ -266,6 +210,12 @@ class Model:
                 self._tokenizer, messages, tools=tools, template_options=template_options
             )
 
+    def encode_part(self, text: str) -> list[int]:
+        """Token ids of text within a prompt: none is put before it."""
+        with self._loaded.encoding:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return [int(token) for token in ids]
+
     def encode_middle(self, prefix: str, suffix: str) -> list[int]:
         """Token ids that ask for the text between two others.
 
@@ -274,12 +224,7 @@ class Model:
         """
         if self.dialect.fim is None:
             raise UsageError(f"'{self.name}' has no tokens to fill in the middle with")
-        with self._loaded.encoding:
-            parts = [
-                [int(t) for t in self._tokenizer.encode(text, add_special_tokens=False)]
-                for text in (prefix, suffix)
-            ]
-        return self.dialect.fim.prompt(*parts)
+        return self.dialect.fim.prompt(self.encode_part(prefix), self.encode_part(suffix))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
@@ -437,79 +382,3 @@ class Model:
         for _ in stream:
             pass
         return stream.result
-
-
-@dataclass
-class TextStream(Iterator[Piece]):
-    """Pieces of one generation; `result` is there when they end. Letting go of it cancels."""
-
-    model: Model
-    _events: Stream
-    _stop: Sequence[str]
-    _on_prefill: Progress | None = None
-    _tokens: list[int] = field(default_factory=list)
-    _text: list[str] = field(default_factory=list)
-    _result: Result | None = None
-
-    def __post_init__(self) -> None:
-        self._iterator = iter(self._events)
-        self._detokenizer = StreamingDetokenizer(self.model.decode)
-        self._stops = StopStrings(self._stop)
-        weakref.finalize(self, self._events.cancel)
-
-    def __next__(self) -> Piece:
-        while self._result is None:
-            piece = self._take(next(self._iterator))
-            if piece is not None:
-                return piece
-        # A stop text ends the pieces before the generation has ended.
-        self.cancel()
-        raise StopIteration
-
-    def cancel(self) -> None:
-        """End within one round; the pieces then end too."""
-        self._events.cancel()
-
-    @property
-    def result(self) -> Result:
-        """The whole generation, after the last piece."""
-        assert self._result is not None, "the stream has not ended"
-        return self._result
-
-    def _take(self, event: Event) -> Piece | None:
-        if isinstance(event, Prefilled):
-            if self._on_prefill:
-                self._on_prefill(event.done, event.total)
-            return None
-        if isinstance(event, Committed):
-            text, stopped = self._read(event)
-            self._tokens.extend(event.tokens)
-            self._text.append(text)
-            if stopped:
-                self._finish("stop", event.stats, self._stops.matched)
-            return Piece(text, event.tokens, event.num_accepted, event.stats, event.logprobs)
-        rest = self._detokenizer.finish()
-        # A limit may cut a character in two; what is there of it is no text.
-        rest = rest.rstrip("\ufffd") if event.reason == "length" else rest
-        text, stopped = self._stops.push(rest)
-        text += "" if stopped else self._stops.flush()
-        self._text.append(text)
-        self._finish("stop" if stopped else event.reason, event.stats, self._stops.matched)
-        return Piece(text, [], 0, event.stats) if text else None
-
-    def _read(self, event: Committed) -> tuple[str, bool]:
-        tokens = event.tokens
-        if tokens[-1] in self.model._stop_ids:
-            tokens = tokens[:-1]
-        return self._stops.push(self._detokenizer.push(tokens))
-
-    def _finish(self, reason: str, stats: Stats, stop: str | None) -> None:
-        self._result = Result(
-            text="".join(self._text),
-            token_ids=self._tokens,
-            finish_reason=reason,
-            model=self.model.name,
-            drafter=self.model.drafter,
-            stats=stats,
-            stop=stop,
-        )

@@ -324,7 +324,7 @@ def test_an_incomplete_model_is_fetched(
 
 
 def test_a_download_leaves_code_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def snapshot_download(name: str, *, allow_patterns: list[str]) -> str:
+    def snapshot_download(name: str, *, allow_patterns: list[str], **_: Any) -> str:
         assert not [pattern for pattern in allow_patterns if pattern.endswith(".py")]
         return str(cached(name, MODEL, tmp_path))
 

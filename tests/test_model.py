@@ -15,7 +15,8 @@ import localspec
 from localspec.engine.metrics import Stats
 from localspec.engine.request import Committed, Event, Finished
 from localspec.errors import ModelNotFound, UsageError
-from localspec.model import Model, TextStream
+from localspec.model import Model
+from localspec.stream import TextStream
 
 FRANCE = "What is the capital of France? Answer in one sentence."
 SKY = "Why is the sky blue?"
@@ -111,7 +112,7 @@ def text_stream(events: Events, stop: Sequence[str] = ()) -> TextStream:
     """A stream of bytes as tokens, of which 0 ends the text."""
     model: Any = SimpleNamespace(
         decode=lambda ids: bytes(ids).decode(errors="replace"),
-        _stop_ids={0},
+        is_stop=lambda token: token == 0,
         name="bytes",
         drafter="none",
     )

@@ -179,6 +179,13 @@ def test_every_beginning_of_an_object_can_be_closed(
     assert json.loads(shown) == value
 
 
+def test_blank_space_goes_only_beside_marks() -> None:
+    assert Read([" and", " more"], AnswerFormat()).text == " and more"
+    assert (
+        Read(["<think>\na </think>", "\n\nb "], AnswerFormat(("<think>", "</think>"))).text == "b "
+    )
+
+
 @pytest.mark.parametrize(
     "text", ['{"a" 1}', '{"a": tru}', "{1: 2}", '{"a": "\\x"}', '{"a": 01}', '{"a": 1,}', "[1]"]
 )

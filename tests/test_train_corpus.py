@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,15 @@ import numpy as np
 import pytest
 
 from localspec.errors import TrainingError, UsageError
+from localspec.sessions import Sessions
 from localspec.train.corpus import Corpus, Rollout
-from localspec.train.prompts import Prompt, read_prompts, split_held_out, without_duplicates
+from localspec.train.prompts import (
+    Prompt,
+    read_chats,
+    read_prompts,
+    split_held_out,
+    without_duplicates,
+)
 
 ROLLOUTS = [
     Rollout((5, 6, 70000, 2), 2, "code", True),
@@ -23,6 +31,23 @@ def test_prompts_are_read_with_their_kinds(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "Hello", "kind": "chat", "source": "x"}\n\n{"prompt": "ü 🙂"}\n')
     assert read_prompts(path) == [Prompt("Hello", "chat"), Prompt("ü 🙂", "other")]
+
+
+def test_chats_give_what_the_user_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    with pytest.raises(UsageError, match="no saved chats"):
+        read_chats(path)
+    assert not path.exists()
+    with contextlib.closing(Sessions(path)) as sessions:
+        session = sessions.create("t", {})
+        for text in ("Why?", "How?", "Why?"):
+            question = sessions.add(session, None, "user", text)
+            sessions.add(session, question.id, "assistant", "Because.")
+        for number in range(300):
+            sessions.add(session, None, "user", f"number {number}")
+    prompts = read_chats(path)
+    assert len(prompts) == 302
+    assert prompts[-2:] == [Prompt("Why?", "chats"), Prompt("How?", "chats")]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from localspec.cli import convert, doctor, generate, models, serve, train
+from localspec.cli import chat, convert, doctor, generate, models, serve, train
 from localspec.cli.output import ReaderGone, write
 from localspec.errors import LocalspecError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("chat", epilog=chat.EPILOG)(chat.chat)
 app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.command("convert")(convert.convert)

@@ -13,7 +13,7 @@ from localspec.cli.status import Status
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from localspec.model import Result, TextStream
+    from localspec.stream import Result, TextStream
 
 
 def generate(

@@ -35,8 +35,8 @@ def train(
         list[str] | None,
         typer.Option(
             "--data",
-            help="self (the target writes its own prompts) or a JSONL file of prompts; may be "
-            "repeated. Default: self.",
+            help="self (the target writes its own prompts), chats (what you wrote in localspec "
+            "chat) or a JSONL file of prompts; may be repeated. Default: self.",
         ),
     ] = None,
     minutes: Annotated[

@@ -98,6 +98,7 @@ class Generation:
         self._width: WidthPolicy = (
             LearntWidth() if request.width is None else FixedWidth(request.width)
         )
+        self._asked = 0  # drafts asked for in this round
         self._next: _Step | None = None
         self._logits: mx.array | None = None  # the round's, where logprobs are wanted
         self._started = time.perf_counter()
@@ -211,7 +212,9 @@ class Generation:
         self._width.learn(num_proposed, num_accepted, now - begun)
         self._commit(num_proposed, num_accepted, committed, now)
         num_accepted = min(num_accepted, len(committed))
-        return Committed(committed, num_accepted, self.stats.copy(), self._logprobs(committed))
+        return Committed(
+            committed, num_accepted, self.stats.copy(), self._logprobs(committed), self._asked
+        )
 
     def _logprobs(self, committed: list[int]) -> list[TokenLogprob] | None:
         num_top, logits, self._logits = self._request.logprobs, self._logits, None
@@ -224,10 +227,10 @@ class Generation:
             return None
         # A round commits one token more than it accepts drafts.
         limit = min(self._drafter.max_width, self._remaining - 1)
-        width = self._width.choose(limit)
-        if width == 0:
+        self._asked = self._width.choose(limit)
+        if self._asked == 0:
             return None
-        proposal = self._drafter.propose(self._state, self._anchor(), width, self._draw)
+        proposal = self._drafter.propose(self._state, self._anchor(), self._asked, self._draw)
         return self._lawful(proposal) if proposal and self._request.grammar else proposal
 
     def _lawful(self, proposal: Proposal) -> Proposal | None:

@@ -83,6 +83,11 @@ def problems(machine: Machine) -> list[str]:
     return wrong
 
 
+def memory_in_use() -> int:
+    """Bytes that MLX's arrays take; callable from any thread."""
+    return mx.get_active_memory()
+
+
 def _chip() -> str:
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]

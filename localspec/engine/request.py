@@ -75,12 +75,15 @@ class Committed:
     """A round's tokens. `num_accepted` of them, the first ones, were drafts; figures so far.
 
     `logprobs` has one entry for each token where the request asks for them.
+
+    `width` drafts were asked for (0: none, because they do not pay now); the drafter may have had fewer.
     """
 
     tokens: list[int]
     num_accepted: int
     stats: Stats
     logprobs: list[TokenLogprob] | None = None
+    width: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from localspec.text.chat import has_chat_template
 from localspec.text.fim import FimTokens, find_fim_tokens
 from localspec.text.tools import ToolFormat
 
+THINKING_SWITCH = "enable_thinking"
+"""The chat template's variable that turns thoughts off."""
+
 _PROBE = "probe_of_the_template"
 
 
@@ -22,12 +25,14 @@ class Dialect:
         think: the marks around its thoughts; None: it has none.
         think_ids: ids of these marks.
         fim: its fill-in tokens; None: it has none.
+        can_switch_thinking: whether its chat template reads `enable_thinking`.
     """
 
     tools: ToolFormat
     think: tuple[str, str] | None
     think_ids: tuple[tuple[int, ...], tuple[int, ...]]
     fim: FimTokens | None
+    can_switch_thinking: bool = False
 
     def opens_thoughts(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has opened the model's thoughts."""
@@ -47,6 +52,7 @@ def find_dialect(tokenizer: Any) -> Dialect:
             else ((), ())
         ),
         fim=find_fim_tokens(tokenizer.get_vocab()),
+        can_switch_thinking=THINKING_SWITCH in str(getattr(tokenizer, "chat_template", "")),
     )
 
 

@@ -19,7 +19,8 @@ class ReasoningSplit:
         self._start, self._end = start, end
         self._state = "inside" if inside else "before" if start and end else "after"
         self._held = ""
-        self._fresh = True  # no character of the present part was shown yet
+        # No character of what follows a mark was shown yet.
+        self._fresh = self._state != "after"
 
     def push(self, text: str) -> tuple[str, str]:
         """Take new text; give the thoughts and the answer in it."""

@@ -19,12 +19,13 @@ from localspec.engine.target import Target
 from localspec.errors import TrainingError
 from localspec.models.config import Architecture
 from localspec.provenance import fingerprint
+from localspec.sessions import default_path
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
 from localspec.train.plan import CHECKPOINTS, Plan
-from localspec.train.prompts import Prompt, read_prompts, split_held_out
+from localspec.train.prompts import CHATS, Prompt, read_chats, read_prompts, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import LOSS_VOCABULARY, REDUCED_VOCABULARY, default_taps
 from localspec.train.states import StateStore
@@ -105,7 +106,7 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
     Raises:
         TrainingError: there is too little text, or it is broken.
     """
-    prompts = [p for source in plan.data if source != SELF for p in read_prompts(Path(source))]
+    prompts = [prompt for source in plan.data for prompt in _read(source)]
     folder = catalog.resolve_model(plan.model, notify=notify)
     notify(f"loading {plan.model}")
     target, tokenizer = load_target(folder), load_tokenizer(folder)
@@ -148,6 +149,12 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
     )
 
 
+def _read(source: str) -> list[Prompt]:
+    if source == SELF:
+        return []
+    return read_chats(default_path()) if source == CHATS else read_prompts(Path(source))
+
+
 def _shards_begun_with(plan: Plan) -> int | None:
     """Of the corpus that a run to go on with reads; another run may have made it longer since."""
     found = Checkpoints(plan.output / CHECKPOINTS).latest() if plan.resume else None
@@ -158,7 +165,9 @@ def _corpus_folder(plan: Plan, mark: str) -> Path:
     """One for every target and set of data, shared by the architectures."""
     digest = hashlib.sha256(mark.encode())
     for source in sorted(plan.data):
-        digest.update(SELF.encode() if source == SELF else Path(source).read_bytes())
+        # Chats grow, and the corpus with them.
+        named = source in (SELF, CHATS)
+        digest.update(source.encode() if named else Path(source).read_bytes())
     return catalog.cache_dir() / "corpora" / digest.hexdigest()[:16]
 
 

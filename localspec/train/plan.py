@@ -7,6 +7,7 @@ from pathlib import Path
 
 from localspec.errors import UsageError
 from localspec.models.config import Architecture
+from localspec.train.prompts import CHATS
 from localspec.train.rollouts import SELF
 
 CHECKPOINTS = "checkpoints"
@@ -21,7 +22,7 @@ class Plan:
         architecture: of the drafter.
         model: the target's name.
         output: the drafter's folder; checkpoints lie beside the drafter in it.
-        data: `self`, files of prompts, or both.
+        data: `self`, `chats`, files of prompts, or several of these.
         minutes: of the whole run, writing text included; or
         tokens: of the target's text, each trained on several times.
         num_layers, width: of the drafter; None: from the target's size.
@@ -59,7 +60,7 @@ class Plan:
             ("--minutes", self.minutes),
             ("--tokens", self.tokens),
         ]
-        data = [source if source == SELF else Path(source).name for source in self.data]
+        data = [s if s in (SELF, CHATS) else Path(s).name for s in self.data]
         model = self.model.rstrip("/").rpartition("/")[2]
         words = ["localspec train", self.architecture, "-m", model]
         words += [f"--data {source}" for source in data]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -11,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.sessions import Sessions
+
+CHATS = "chats"
+"""In place of a file: what the user wrote in the terminal chat."""
 
 OTHER = "other"
 _SHINGLE_WORDS = 5
@@ -53,6 +58,25 @@ def read_prompts(path: Path) -> list[Prompt]:
     if not prompts:
         raise UsageError(f"{path} holds no prompts")
     return prompts
+
+
+def read_chats(path: Path) -> list[Prompt]:
+    """What the user wrote in saved conversations, each text once.
+
+    Args:
+        path: the conversations' database.
+
+    Raises:
+        UsageError: there are none.
+        LocalspecError: they cannot be read.
+    """
+    texts: list[str] = []
+    if path.is_file():
+        with contextlib.closing(Sessions(path)) as sessions:
+            texts = sessions.prompts(limit=None)
+    if not texts:
+        raise UsageError("there are no saved chats to train on; `localspec chat` saves them")
+    return [Prompt(text, CHATS) for text in texts]
 
 
 def split_held_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:

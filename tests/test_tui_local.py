@@ -1,0 +1,138 @@
+"""The real engine behind the chat's interface, and the command that starts the chat."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import LocalspecError
+from localspec.model import Model
+from localspec.text.dialect import Dialect
+from localspec.text.tools import ToolFormat
+from localspec.tui.config import Config
+from localspec.tui.engine import Ended, Event, Round
+from localspec.tui.local import LocalEngine, LocalReply
+from localspec.tui.settings import Settings
+
+QUESTION = "Repeat exactly: one two three one two three one two three one two three"
+
+
+@pytest.fixture(scope="module")
+def engine(smollm2: Model) -> LocalEngine:
+    engine = LocalEngine()
+    loaded = engine.load("smollm2-135m", "ngram", lambda words: None)
+    assert loaded.context_length == smollm2.context_length
+    assert not loaded.can_switch_thinking
+    return engine
+
+
+def spoken(events: list[Event]) -> str:
+    parts = []
+    for event in events:
+        tokens = event.tokens if isinstance(event, Round) else event.rest
+        parts += [token.text for token in tokens]
+    return "".join(parts)
+
+
+def test_rounds_carry_text_and_origins(engine: LocalEngine, smollm2: Model) -> None:
+    settings = Settings(max_tokens=24)
+    messages = [{"role": "user", "content": QUESTION}]
+    events = list(engine.reply(messages, settings))
+    known = smollm2.generate(messages, max_tokens=24)
+    assert spoken(events) == known.text
+    last = events[-1]
+    assert isinstance(last, Ended)
+    rounds = [event for event in events if isinstance(event, Round)]
+    assert last.stats.accepted == sum(round.num_accepted for round in rounds)
+    assert any(round.num_accepted for round in rounds)
+    for round in rounds:
+        origins = [token.origin for token in round.tokens]
+        assert origins[: round.num_accepted] == ["draft"] * min(round.num_accepted, len(origins))
+        if round.num_proposed == 0:
+            assert origins in (["plain"], [])
+        elif len(origins) > round.num_accepted:
+            full = round.num_accepted == round.num_proposed
+            assert origins[-1] == ("bonus" if full else "correction")
+    plain = list(engine.reply(messages, settings, plain=True))
+    assert spoken(plain) == known.text
+    assert all(event.num_proposed == 0 for event in plain if isinstance(event, Round))
+
+
+def test_a_reply_is_continued_where_it_stopped(engine: LocalEngine) -> None:
+    question = {"role": "user", "content": "What is the capital of France? Answer in one sentence."}
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    assert spoken(list(engine.reply([question, begun], Settings()))) == " Paris."
+
+
+def test_it_ends_within_a_round_of_being_cancelled(engine: LocalEngine) -> None:
+    reply = engine.reply([{"role": "user", "content": "Tell me a very long story."}], Settings())
+    events = []
+    for event in reply:
+        events.append(event)
+        reply.cancel()
+    assert len(events) <= 4
+    assert isinstance(events[-1], Ended)
+    assert events[-1].reason == "cancelled"
+
+
+def test_what_cannot_be_loaded_leaves_what_was_there(engine: LocalEngine, tmp_path: Path) -> None:
+    with pytest.raises(LocalspecError, match=r"config\.json"):
+        engine.load(str(tmp_path), "none", lambda words: None)
+    events = list(engine.reply([{"role": "user", "content": "Hi"}], Settings(max_tokens=2)))
+    assert isinstance(events[-1], Ended)
+
+
+class ThinkingModel:
+    """A model whose template opens the thinking itself, as far as a reply asks it."""
+
+    has_chat_template = True
+    dialect = Dialect(ToolFormat(), ("<think>", "</think>"), ((1,), (2,)), None, True)
+
+    def __init__(self) -> None:
+        self.options: object = None
+        self.begun = ""
+
+    def is_stop(self, token: int) -> bool:
+        return False
+
+    def encode(self, prompt: object, template_options: object) -> list[int]:
+        self.options = template_options
+        return [1]
+
+    def encode_part(self, text: str) -> list[int]:
+        self.begun = text
+        return [2]
+
+    def decode(self, ids: list[int]) -> str:
+        return "<think>\n"
+
+    def stream_ids(self, prompt: list[int], **options: object) -> object:
+        assert prompt == [1, 2]
+        return iter(())
+
+
+def test_thinking_that_was_cut_is_continued_with_its_marks() -> None:
+    model = ThinkingModel()
+    question = {"role": "user", "content": "Why?"}
+    thought = {"role": "assistant", "content": "", "thinking": "Well"}
+    settings = Settings(thinking=True)
+    reply = LocalReply(model, [question, thought], settings, None)  # type: ignore[arg-type]
+    assert model.begun == "Well"
+    assert model.options == {"enable_thinking": True}
+    assert reply._split.push(", now.</think>Because.") == (", now.", "Because.")
+    said = {"role": "assistant", "content": "Be", "thinking": "Well"}
+    reply = LocalReply(model, [question, said], settings, None)  # type: ignore[arg-type]
+    assert model.begun == "Well\n</think>\n\nBe"
+    assert reply._split.push("cause.") == ("", "cause.")
+
+
+def test_the_command_needs_a_terminal_and_names_its_configuration() -> None:
+    command = [sys.executable, "-m", "localspec", "chat"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert done.stderr == "localspec: chat needs a terminal; `localspec generate` works in pipes\n"
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert str(Config().path) in "".join(done.stdout.split("\n")).replace("  ", "")

@@ -1,0 +1,145 @@
+"""Dialogs: sessions, settings, models, the race, help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chat_app import asynchronous, chat
+from scripted_engine import Script, ScriptedEngine
+from textual.widgets import Digits, Input, Markdown, OptionList, Static
+
+from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.sessions import SessionsScreen
+from localspec.tui.widgets.lane import Lane
+from localspec.tui.widgets.origin_text import OriginText
+
+
+@asynchronous
+async def test_sessions_are_searched_renamed_deleted_and_opened(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        for question in ("about apples", "about pears", "about plums"):
+            await c.pilot.press("ctrl+n")
+            await c.ask(question)
+        await c.pilot.press("ctrl+s")
+        screen = c.app.screen
+        assert isinstance(screen, SessionsScreen)
+        options = screen.query_one(OptionList)
+        assert options.option_count == 3
+        await c.pilot.press(*"pears")
+        await c.until(lambda: options.option_count == 1)
+        await c.until(lambda: "about pears" in str(screen.query_one("#preview Static").render()))
+        await c.pilot.press("ctrl+r")
+        c.app.screen.query_one(Input).value = "Fruit with pears"
+        await c.pilot.press("enter")
+        await c.until(lambda: c.sessions.find("pears")[0].title == "Fruit with pears")
+        screen.query_one(Input).value = "apples"
+        await c.until(lambda: options.option_count == 1)
+        await c.pilot.press("ctrl+d")
+        assert len(c.sessions.find()) == 3
+        await c.pilot.press("ctrl+d")
+        await c.until(lambda: len(c.sessions.find()) == 2)
+        # The one that is open stays.
+        screen.query_one(Input).value = "plums"
+        await c.until(lambda: options.option_count == 1)
+        await c.pilot.press("ctrl+d", "ctrl+d")
+        assert len(c.sessions.find()) == 2
+        screen.query_one(Input).value = ""
+        await c.until(lambda: options.option_count == 2)
+        await c.pilot.press("down", "enter")
+        await c.until(lambda: c.branch and c.branch[0] == ("user", "about pears"))
+        assert c.screen.conversation.title == "Fruit with pears"
+
+
+@asynchronous
+async def test_settings_are_taken_or_refused_in_place(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.pilot.press("f6")
+        c.app.screen.query_one("#set-temperature", Input).value = "hot"
+        await c.pilot.press("enter")
+        error = c.app.screen.query_one("#setting-error", Static)
+        await c.until(lambda: "temperature must be" in str(error.render()))
+        c.app.screen.query_one("#set-temperature", Input).value = "0.8"
+        c.app.screen.query_one("#set-max_tokens", Input).value = "50"
+        await c.pilot.press("enter")
+        await c.until(lambda: c.screen.settings.temperature == 0.8)
+        assert c.screen.settings.max_tokens == 50
+        await c.pilot.press("f6", "escape")
+        assert c.app.screen is c.screen
+
+
+@asynchronous
+async def test_models_are_picked_from_a_list_or_typed(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.pilot.press("ctrl+l", *"4bit", "enter")
+        await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "dfly"))
+        await c.until(lambda: not c.screen.is_loading)
+        await c.pilot.press("ctrl+l")
+        c.app.screen.query_one(Input).value = "some-org/new-model"
+        await c.pilot.press("enter")
+        await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "dfly"))
+        await c.until(lambda: not c.screen.is_loading)
+        await c.pilot.press("f5", "down", "enter")
+        await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "none"))
+
+
+@asynchronous
+async def test_the_system_prompt_is_edited(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.pilot.press("f7", *"Be kind.", "ctrl+s")
+        await c.until(lambda: c.screen.system == "Be kind.")
+        await c.ask("hello")
+        assert c.engine.requests[0][0][0] == {"role": "system", "content": "Be kind."}
+
+
+@asynchronous
+async def test_the_race_shows_both_and_measures(tmp_path: Path) -> None:
+    text = "the same words for both of them, of course. " * 2
+    async with chat(tmp_path, ScriptedEngine([Script(text, pattern=(2,), width=3)])) as c:
+        await c.pilot.press("f4")
+        assert c.app.screen is c.screen  # there is no prompt yet
+        await c.ask("go")
+        c.screen.streaming.view.figures.plain_speed = None
+        await c.pilot.press("f4")
+        screen = c.app.screen
+        assert isinstance(screen, CompareScreen)
+        verdict = screen.query_one("#verdict", Static)
+        await c.until(lambda: "as fast" in str(verdict.render()))
+        assert "2.61x as fast: 52.2 against 20.0 tok/s" in str(verdict.render())
+        assert "character for character" in str(verdict.render())
+        for name in ("plain", "drafted"):
+            lane = screen.query_one(f"#{name}", Lane)
+            shown = str(lane.query_one(OriginText).query(".part").first(Static).render())
+            assert shown.split() == text.split()
+        assert screen.query_one("#plain", Lane).query_one(Digits).value == "20.0"
+        (_, first), (_, second) = c.engine.requests[-2:]
+        assert first.seed == second.seed is not None
+        await c.pilot.press("escape")
+        await c.until(lambda: c.screen.streaming.view.figures.plain_speed)
+
+
+@asynchronous
+async def test_leaving_the_race_stops_it(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("short."), Script("word " * 50, gated=True)])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("go")
+        engine.allow(2)
+        await c.pilot.press("f4")
+        await c.until(lambda: c.app.screen.query_one("#drafted OriginText").query(".part"))
+        await c.pilot.press("escape")
+        await c.until(lambda: engine.num_cancelled == 1)
+        engine.scripts = [Script("Fine.")]
+        await c.ask("again")
+        assert c.branch[-1] == ("assistant", "Fine.")
+
+
+@asynchronous
+async def test_help_and_figures_are_pages(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.pilot.press("f1")
+        assert "## Figures" in c.app.screen.query_one(Markdown).source
+        await c.pilot.press("escape")
+        await c.ask("hello")
+        await c.send("/stats")
+        page = c.app.screen.query_one(Markdown).source
+        assert "accepted length" in page
+        assert "time to first token s" in page

@@ -1,0 +1,1 @@
+"""Figures to text with styles; pure functions, tested without an app."""

@@ -1,0 +1,597 @@
+"""The chat: transcript, composer and figures, and what can be done with them.
+
+Replies are streamed by `streaming.py`, typed commands read by `typed.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar
+
+from textual import on, work
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.message import Message as Event
+from textual.screen import Screen
+from textual.widgets import Footer
+
+from localspec.errors import LocalspecError
+from localspec.sessions import Message, Sessions
+from localspec.tui import desktop, help, markdown, typed
+from localspec.tui.actions import CHAT, bindings
+from localspec.tui.config import Config
+from localspec.tui.conversation import Conversation
+from localspec.tui.engine import Choice, Engine, Loaded
+from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.info import InfoScreen
+from localspec.tui.screens.pick import PickScreen
+from localspec.tui.screens.sessions import SessionsScreen
+from localspec.tui.screens.settings import SettingsScreen
+from localspec.tui.screens.text import LineScreen, TextScreen
+from localspec.tui.settings import OPTIONS, Settings
+from localspec.tui.streaming import Streaming
+from localspec.tui.turn import in_words
+from localspec.tui.widgets.assistant_message import AssistantMessage
+from localspec.tui.widgets.composer import Composer
+from localspec.tui.widgets.message_view import MessageView
+from localspec.tui.widgets.notice import Notice
+from localspec.tui.widgets.panel import Panel
+from localspec.tui.widgets.prompt import Prompt
+from localspec.tui.widgets.status_line import StatusLine
+from localspec.tui.widgets.title_bar import TitleBar
+from localspec.tui.widgets.transcript import Transcript
+
+_QUIT_WITHIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a chat begins with.
+
+    Attributes:
+        session: the saved conversation to resume; None: a new one.
+        prompt: sent at once; empty: nothing.
+    """
+
+    target: str
+    drafter: str
+    system: str = ""
+    settings: Settings = field(default_factory=Settings)
+    session: int | None = None
+    prompt: str = ""
+
+
+class ChatScreen(Screen[None]):
+    """The main screen.
+
+    Args:
+        engine: what replies.
+        sessions: where conversations are kept.
+        config: the user's.
+        start: what to begin with.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(CHAT)]
+    AUTO_FOCUS = "#prompt"
+
+    class LoadNoted(Event):
+        """Loading takes long, and why."""
+
+        def __init__(self, words: str) -> None:
+            super().__init__()
+            self.words = words
+
+    class LoadEnded(Event):
+        """Loading has ended, well (`loaded`) or not (`words`)."""
+
+        def __init__(
+            self,
+            loaded: Loaded | None,
+            words: str,
+            targets: list[Choice],
+            drafters: list[Choice],
+        ) -> None:
+            super().__init__()
+            self.loaded = loaded
+            self.words = words
+            self.targets = targets
+            self.drafters = drafters
+
+    def __init__(self, engine: Engine, sessions: Sessions, config: Config, start: Start) -> None:
+        super().__init__()
+        self._engine = engine
+        self._sessions = sessions
+        self._config = config
+        self._start = start
+        self.target, self.drafter = start.target, start.drafter
+        self._in_use = (start.target, start.drafter)  # names that the loaded models were asked by
+        self._targets: list[Choice] = []
+        self._drafters: list[Choice] = []
+        self._editing: Message | None = None
+        self._interrupted_at = 0.0
+        self._loading = False
+        self.system = start.system
+        self.settings = start.settings
+        self.conversation = self._new_conversation()
+        self.transcript = Transcript()
+        self.composer = Composer(sessions.prompts, self._choices)
+        self.streaming = Streaming(self, engine)
+        self._title = TitleBar(id="title")
+        self._panel = Panel()
+        self._status = StatusLine()
+
+    def compose(self) -> ComposeResult:
+        yield self._title
+        with Horizontal(id="main"):
+            with Vertical(id="left"):
+                yield self.transcript
+                yield self._status
+                yield self.composer
+            yield self._panel
+        yield Footer(compact=True, show_command_palette=False)
+
+    async def on_mount(self) -> None:
+        self.set_class(not self._config.panel, "-folded")
+        self.streaming.prepare()
+        resumed = self._start.session is not None and await self.open_session(self._start.session)
+        if not resumed:
+            await self.show_branch()
+            self.load(self.target, self.drafter)
+        if self._start.prompt:
+            await self.send(self._start.prompt)
+
+    @property
+    def loaded(self) -> Loaded | None:
+        """The models; None while they are being loaded."""
+        return None if self._loading else self.streaming.view.loaded
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether models are being loaded."""
+        return self._loading
+
+    def on_unmount(self) -> None:
+        self.streaming.leave()
+
+    # Loading.
+
+    def load(self, target: str, drafter: str) -> None:
+        """Load a target with a drafter; the conversation goes on with them."""
+        if self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+            return
+        if self._loading:
+            self.warn("Another model is being loaded; wait for it.")
+            return
+        self._loading = True
+        self.streaming.stop_measuring()
+        self.target, self.drafter = target, drafter
+        self.activity(f"loading {target}")
+        self._load(target, drafter)
+
+    @work(thread=True, group="load", exit_on_error=False)
+    def _load(self, target: str, drafter: str) -> None:
+        def say(note: str) -> None:
+            self.post_message(self.LoadNoted(note))
+
+        loaded, words = None, ""
+        try:
+            loaded = self._engine.load(target, drafter, say)
+        except Exception as error:
+            words = in_words(error)
+        targets, drafters = self._engine.targets(), self._engine.drafters(target)
+        self.post_message(self.LoadEnded(loaded, words, targets, drafters))
+
+    def on_chat_screen_load_noted(self, event: LoadNoted) -> None:
+        self.activity(event.words)
+
+    async def on_chat_screen_load_ended(self, event: LoadEnded) -> None:
+        self._loading = False
+        self.activity("")
+        self._targets, self._drafters = event.targets, event.drafters
+        if event.loaded is None:
+            await self.transcript.put(Notice(event.words))
+            if self.streaming.view.loaded:
+                self.target, self.drafter = self._in_use
+        else:
+            self._in_use = self.target, self.drafter
+            self.streaming.use(event.loaded)
+        self._keep_options()
+        self.update_title()
+        await self.streaming.begin_waiting()
+
+    # The conversation.
+
+    async def send(self, text: str) -> None:
+        """What the user sent: a command, or a message to answer."""
+        if self.streaming.replying and not text.lstrip().startswith("/"):
+            self.warn("A reply is under way; escape stops it.")
+            return
+        self.composer.prompt.sent()
+        if await typed.run(self, text):
+            return
+        if self._editing:
+            self.conversation.go_before(self._editing)
+            self.end_editing()
+            self.conversation.say(text.strip("\n"))
+            await self.show_branch()
+        else:
+            message = self.conversation.say(text.strip("\n"))
+            await self.transcript.add(message, speaker=self.target)
+        self.update_title()
+        await self.streaming.reply()
+
+    @on(Prompt.Sent)
+    async def _sent(self, event: Prompt.Sent) -> None:
+        await self.send(event.text)
+
+    async def show_branch(self) -> None:
+        """Draw the open branch anew."""
+        await self.transcript.show(
+            self.conversation.branch, speaker=self.target, version=self.version
+        )
+        self.update_title()
+
+    def version(self, message: Message) -> tuple[int, int]:
+        """Which of how many versions a message is."""
+        ids = [other.id for other in self.conversation.versions(message)]
+        return ids.index(message.id) + 1, len(ids)
+
+    async def open_session(self, session: int) -> bool:
+        """Resume a saved conversation with its model, drafter, settings; False: it is gone."""
+        found = Conversation.open(self._sessions, session)
+        if found is None:
+            self.warn("This conversation is gone.")
+            return False
+        self.streaming.leave()
+        self.conversation = found
+        options = found.options
+        self.system = str(options.get("system", ""))
+        try:
+            self.settings = Settings.of_dict(options.get("settings", {}), "this conversation")
+        except LocalspecError as error:
+            self.warn(str(error))
+        await self.show_branch()
+        target = str(options.get("target", self.target))
+        drafter = str(options.get("drafter", self.drafter))
+        if self.loaded is None or self._in_use != (target, drafter):
+            self.load(target, drafter)
+        return True
+
+    def _new_conversation(self) -> Conversation:
+        return Conversation(self._sessions, self._options())
+
+    def _options(self) -> dict[str, object]:
+        return {
+            "target": self.target,
+            "drafter": self.drafter,
+            "system": self.system,
+            "settings": self.settings.as_dict(),
+        }
+
+    def _keep_options(self) -> None:
+        self.conversation.set_options(self._options())
+
+    def set_system(self, text: str) -> None:
+        self.system = text
+        self._keep_options()
+        self.notify("The system prompt is set." if text else "There is no system prompt now.")
+
+    def set_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self._keep_options()
+
+    def rename(self, title: str) -> None:
+        self.conversation.rename(title)
+        self.update_title()
+
+    # What is shown around it.
+
+    def activity(self, words: str) -> None:
+        """Say what takes its time; empty: nothing does."""
+        self._title.activity = words
+        self.streaming.view.activity = words
+        self.show_figures()
+
+    def show_figures(self) -> None:
+        """Draw the panel or the line, whichever is there."""
+        self._panel.show(self.streaming.view)
+        self._status.show(self.streaming.view)
+
+    def update_title(self) -> None:
+        drafter = self.loaded.drafter if self.loaded else self.drafter
+        self._title.models = f"{Path(self.target).name} · {Path(drafter).name}"
+        self._title.title = self.conversation.title
+
+    def warn(self, words: str) -> None:
+        self.notify(words, severity="warning", markup=False)
+
+    def _choices(self, command: str) -> list[Choice]:
+        if command == "model":
+            return self._targets
+        if command == "drafter":
+            return self._drafters
+        if command == "set":
+            return [
+                Choice(option.name, f"{self.settings.shown(option.name)}  {option.help}")
+                for option in OPTIONS.values()
+            ]
+        if command == "theme":
+            return [Choice(name) for name in sorted(self.app.available_themes)]
+        fixed = {"thinking": ("on", "off"), "copy": ("code",)}
+        return [Choice(name) for name in fixed.get(command, ())]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "stop" and not (self.streaming.replying or self._editing):
+            # Dimmed in the footer; completions are closed by the same key.
+            return True if self.composer.completions.open else None
+        return True
+
+    # Actions on the reply.
+
+    def action_stop(self) -> None:
+        if self.composer.completions.open:
+            self.composer.completions.show([])
+        elif self.streaming.replying:
+            self.streaming.stop()
+        elif self._editing:
+            self.composer.prompt.sent()
+            self.end_editing()
+
+    def action_interrupt(self) -> None:
+        selected = self.get_selected_text() or self.composer.prompt.selected_text
+        if selected:
+            self.copy(selected, "selection")
+            self.clear_selection()
+        elif self.streaming.replying:
+            self.streaming.stop()
+        elif time.monotonic() - self._interrupted_at < _QUIT_WITHIN_S:
+            self.app.exit()
+        else:
+            self._interrupted_at = time.monotonic()
+            self.notify("Once more quits.", timeout=_QUIT_WITHIN_S)
+
+    async def action_regenerate(self) -> None:
+        head = self.conversation.head
+        if head is None or self.streaming.replying:
+            self.warn(
+                "There is nothing to regenerate." if head is None else "Stop the reply first."
+            )
+            return
+        if head.role == "assistant":
+            self.conversation.go_before(head)
+            await self.transcript.views[-1].remove()
+        await self.streaming.reply()
+
+    async def action_continue(self) -> None:
+        head = self.conversation.head
+        if head is None or head.role != "assistant" or self.streaming.replying:
+            self.warn("There is no reply to continue.")
+            return
+        view = self.transcript.views[-1]
+        assert isinstance(view, AssistantMessage)
+        await self.streaming.reply(view)
+
+    # Actions on messages.
+
+    def begin_editing(self, message: Message) -> None:
+        """Put a message of the user's into the composer; sending it begins a new branch."""
+        if self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+            return
+        self._editing = message
+        self.composer.prompt.put(message.text)
+        self.composer.editing("editing: enter begins a new branch here, escape leaves it as it was")
+        self.composer.prompt.focus()
+
+    def end_editing(self) -> None:
+        self._editing = None
+        self.composer.editing("")
+
+    def action_edit_last(self) -> None:
+        mine = [message for message in self.conversation.branch if message.role == "user"]
+        if mine:
+            self.begin_editing(mine[-1])
+        else:
+            self.warn("There is no message to edit.")
+
+    @on(MessageView.Asked)
+    async def _asked(self, event: MessageView.Asked) -> None:
+        message = event.view.message
+        if event.what == "leave":
+            self.composer.prompt.focus()
+            self.transcript.follow()
+        elif self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+        elif event.what == "edit":
+            branch = self.conversation.branch
+            index = [other.id for other in branch].index(message.id)
+            self.begin_editing(branch[index - 1] if message.role == "assistant" else message)
+        else:
+            # Another reply: to this message, or in this reply's place.
+            while (head := self.conversation.head) and head.id != message.id:
+                self.conversation.go_before(head)
+            if message.role == "assistant":
+                self.conversation.go_before(message)
+            await self.show_branch()
+            self.composer.prompt.focus()
+            await self.streaming.reply()
+
+    @on(MessageView.VersionAsked)
+    async def _version_asked(self, event: MessageView.VersionAsked) -> None:
+        if self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+            return
+        index = self.transcript.views.index(event.view)
+        if self.conversation.show_version(event.view.message, event.step):
+            await self.show_branch()
+            self.transcript.views[index].focus()
+
+    @on(MessageView.CopyAsked)
+    def _copy_asked(self, event: MessageView.CopyAsked) -> None:
+        self.copy(event.text, event.what)
+
+    def copy(self, text: str, what: str) -> None:
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Copied the {what}.")
+
+    def action_copy_reply(self) -> None:
+        replies = [message for message in self.conversation.branch if message.role == "assistant"]
+        if replies:
+            self.copy(replies[-1].text, "reply")
+        else:
+            self.warn("There is no reply to copy.")
+
+    def action_copy_code(self) -> None:
+        texts = [message.text for message in self.conversation.branch]
+        blocks = [block for text in texts for block in markdown.code_blocks(text)]
+        if blocks:
+            self.copy(blocks[-1], "code block")
+        else:
+            self.warn("There is no code to copy.")
+
+    def action_select_last(self) -> None:
+        if views := self.transcript.views:
+            views[-1].focus()
+
+    # Actions on the conversation.
+
+    async def action_new(self) -> None:
+        self.streaming.leave()
+        self.end_editing()
+        self.system = self._start.system
+        self.conversation = self._new_conversation()
+        await self.show_branch()
+
+    def action_sessions(self, search: str = "") -> None:
+        async def opened(session: int | None) -> None:
+            if session is not None and session != self.conversation.id:
+                await self.open_session(session)
+            elif (here := self.conversation.id) and (found := self._sessions.get(here)):
+                # It may have another title now.
+                self.rename(found.title)
+
+        if self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+            return
+        self.app.push_screen(SessionsScreen(self._sessions, search, self.conversation.id), opened)
+
+    def action_rename(self) -> None:
+        def renamed(title: str | None) -> None:
+            if title:
+                self.rename(title)
+
+        self.app.push_screen(LineScreen("Title", self.conversation.title), renamed)
+
+    def action_export(self, file: str = "") -> None:
+        branch = self.conversation.branch
+        if not branch:
+            self.warn("There is nothing to export.")
+            return
+        title = self.conversation.title
+        path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
+        text = markdown.export(title, branch, target=self.target, system=self.system)
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            self.warn(f"{path} cannot be written: {error.strerror}")
+        else:
+            self.notify(f"Written to {path}.", markup=False)
+
+    # Dialogs.
+
+    def action_model(self) -> None:
+        def picked(name: str | None) -> None:
+            if name:
+                self.load(name, self.drafter)
+
+        hint = "type to search; or a folder, a .gguf file, a Hub id"
+        self.app.push_screen(PickScreen("Model", self._targets, hint), picked)
+
+    def action_drafter(self) -> None:
+        def picked(name: str | None) -> None:
+            if name:
+                self.load(self.target, name)
+
+        hint = "type to search; or a folder, a Hub id"
+        self.app.push_screen(PickScreen("Drafter", self._drafters, hint), picked)
+
+    def action_settings(self) -> None:
+        def taken(settings: Settings | None) -> None:
+            if settings:
+                self.set_settings(settings)
+
+        self.app.push_screen(SettingsScreen(self.settings), taken)
+
+    def action_system(self) -> None:
+        def taken(text: str | None) -> None:
+            if text is not None:
+                self.set_system(text)
+
+        self.app.push_screen(TextScreen("System prompt", self.system), taken)
+
+    def action_thinking(self) -> None:
+        loaded = self.loaded
+        if loaded and not loaded.can_switch_thinking:
+            self.warn(f"The template of {loaded.target} has no switch for thinking.")
+            return
+        self.set_settings(replace(self.settings, thinking=not self.settings.thinking))
+        self.notify(f"Thinking is {'on' if self.settings.thinking else 'off'}.")
+
+    def action_help(self) -> None:
+        text = help.page(self._config.keys, self._config.path)
+        self.app.push_screen(InfoScreen("Help", text))
+
+    def action_stats(self) -> None:
+        replies = [message for message in self.conversation.branch if message.role == "assistant"]
+        stats = replies[-1].stats if replies else {}
+        self.app.push_screen(InfoScreen("Figures of the last reply", help.figures_page(stats)))
+
+    def action_compare(self) -> None:
+        loaded = self.loaded
+        history = self.conversation.history(self.system)
+        while history and history[-1]["role"] == "assistant":
+            history.pop()
+        if loaded is None or self.streaming.replying:
+            self.warn("The engine is busy; wait, or stop the reply.")
+        elif not loaded.drafts:
+            self.warn("There is no drafter to race; /drafter takes one.")
+        elif not history or history[-1]["role"] != "user":
+            self.warn("There is no prompt yet; send one first.")
+        else:
+            self.streaming.stop_measuring()
+            screen = CompareScreen(self._engine, loaded, history, self.settings)
+            self.app.push_screen(screen, self.streaming.measured)
+
+    def action_editor(self) -> None:
+        prompt = self.composer.prompt
+        try:
+            with self.app.suspend():
+                text = desktop.edit(prompt.whole_text)
+        except SuspendNotSupported:
+            self.warn("This terminal cannot be left to an editor.")
+        except LocalspecError as error:
+            self.warn(str(error))
+        else:
+            prompt.put(text)
+
+    # Actions on the screen.
+
+    def action_origins(self) -> None:
+        self.transcript.origins = not self.transcript.origins
+
+    def action_panel(self) -> None:
+        self.toggle_class("-folded")
+        self.call_after_refresh(self.show_figures)
+
+    def action_read_back(self) -> None:
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_read_on(self) -> None:
+        self.transcript.scroll_page_down(animate=False)
+
+    def action_follow(self) -> None:
+        self.transcript.follow()

@@ -1,0 +1,50 @@
+"""Long Markdown in parts, each of whole blocks; pure functions."""
+
+from __future__ import annotations
+
+import re
+
+from markdown_it import MarkdownIt
+
+LONG = 800
+"""Characters from which on a part is cut."""
+
+_PARSER = MarkdownIt("gfm-like")
+_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*\S+.*$", re.MULTILINE)
+
+
+def cut(text: str) -> int:
+    """Where a growing text can be cut, so that what stands before is complete; 0: nowhere.
+
+    That is where its last block begins: all before it stays as it is, whatever comes.
+    """
+    blocks = [
+        token.map[0]
+        for token in _PARSER.parse(text)
+        if token.map and token.level == 0 and token.nesting >= 0
+    ]
+    if len(blocks) < 2:
+        return 0
+    return sum(map(len, text.splitlines(keepends=True)[: blocks[-1]]))
+
+
+def parts(text: str) -> list[str]:
+    """A whole text in parts; joined they are the text."""
+    found = []
+    while len(text) > LONG:
+        # Far enough to have a whole block within.
+        length = LONG
+        at = 0
+        while at == 0 and length < len(text):
+            at = cut(text[:length])
+            length *= 2
+        if at == 0:
+            break
+        found.append(text[:at])
+        text = text[at:]
+    return [*found, text]
+
+
+def definitions(text: str) -> str:
+    """The link definitions of a text: what references to them need, wherever they stand."""
+    return "\n".join(_DEFINITION.findall(text))

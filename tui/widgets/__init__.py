@@ -1,0 +1,1 @@
+"""One widget a file; what it shows is made in `renderables`."""
