@@ -591,7 +591,7 @@ class ChatScreen(Screen[None]):
         self.transcript.scroll_page_up(animate=False)
 
     def action_read_on(self) -> None:
-        self.transcript.scroll_page_down(animate=False)
+        self.transcript.read_on()
 
     def action_follow(self) -> None:
         self.transcript.follow()
