@@ -93,14 +93,6 @@ class Transcript(VerticalScroll, can_focus=False):
         else:
             self.scroll_page_down(animate=False)
 
-    def on_mouse_scroll_down(self) -> None:
-        # Scrolling releases the anchor, and at the end, where nothing moves, nothing would restore it.
-        self.call_after_refresh(self._follow_at_end)
-
-    def _follow_at_end(self) -> None:
-        if self.is_vertical_scroll_end:
-            self.anchor()
-
     def rest(self) -> None:
         """Let what is complete cost little, and nothing far out of sight."""
         if not self.origins:
