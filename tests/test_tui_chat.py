@@ -12,6 +12,7 @@ from textual import events
 from localspec.errors import LocalspecError
 from localspec.sessions import Sessions
 from localspec.tui.config import Config
+from localspec.tui.engine import Choice
 from localspec.tui.screens.chat import Start
 from localspec.tui.widgets.notice import Notice
 from localspec.tui.widgets.origin_text import OriginText
@@ -189,6 +190,12 @@ async def test_a_reader_who_scrolled_up_is_left_alone(tmp_path: Path) -> None:
         c.engine.allow(20)
         await c.until(lambda: transcript.max_scroll_y > end + 5)
         assert transcript.scroll_y == transcript.max_scroll_y
+        # Who scrolls back to the end follows again.
+        await c.pilot.press("pageup", "pagedown", "pagedown")
+        end = transcript.max_scroll_y
+        c.engine.allow(20)
+        await c.until(lambda: transcript.max_scroll_y > end + 5)
+        await c.until(lambda: transcript.scroll_y == transcript.max_scroll_y)
         await c.pilot.press("pageup")
         at = transcript.scroll_y
         await c.pilot.press("escape")
@@ -353,6 +360,24 @@ async def test_models_are_switched_with_words_on_failure(tmp_path: Path) -> None
         await c.until(lambda: c.screen.query(Notice))
         assert "it has no config.json" in str(c.screen.query_one(Notice).render())
         assert c.screen.target == "other/model-4bit"
+        await c.ask("still there?")
+        assert c.branch[-1][1] == "Hello from the script."
+
+
+@asynchronous
+async def test_an_engine_that_fails_whatever_it_is_asked_is_told(tmp_path: Path) -> None:
+    def fail(*_: object) -> list[Choice]:
+        raise ImportError("no module named mlx")
+
+    engine = ScriptedEngine()
+    engine.targets = fail  # type: ignore[method-assign]
+    async with chat(tmp_path, engine, ready=False, start=Start("broken", "none")) as c:
+        await c.until(lambda: c.screen.query(Notice))
+        assert "it has no config.json" in str(c.screen.query_one(Notice).render())
+        assert not c.screen.is_loading
+        await c.send("/model other")
+        await c.until(lambda: len(c.screen.query(Notice)) == 2)
+        assert "no module named mlx" in str(c.screen.query(Notice).last().render())
         await c.ask("still there?")
         assert c.branch[-1][1] == "Hello from the script."
 

@@ -85,7 +85,7 @@ class ChatScreen(Screen[None]):
             self.words = words
 
     class LoadEnded(Event):
-        """Loading has ended, well (`loaded`) or not (`words`)."""
+        """Loading has ended, well (`loaded`) or not; what went wrong is in `words`."""
 
         def __init__(
             self,
@@ -178,11 +178,15 @@ class ChatScreen(Screen[None]):
             self.post_message(self.LoadNoted(note))
 
         loaded, words = None, ""
+        targets, drafters = self._targets, self._drafters
         try:
             loaded = self._engine.load(target, drafter, say)
         except Exception as error:
             words = in_words(error)
-        targets, drafters = self._engine.targets(), self._engine.drafters(target)
+        try:
+            targets, drafters = self._engine.targets(), self._engine.drafters(target)
+        except Exception as error:
+            words = words or in_words(error)
         self.post_message(self.LoadEnded(loaded, words, targets, drafters))
 
     def on_chat_screen_load_noted(self, event: LoadNoted) -> None:
@@ -192,8 +196,9 @@ class ChatScreen(Screen[None]):
         self._loading = False
         self.activity("")
         self._targets, self._drafters = event.targets, event.drafters
-        if event.loaded is None:
+        if event.words:
             await self.transcript.put(Notice(event.words))
+        if event.loaded is None:
             if self.streaming.view.loaded:
                 self.target, self.drafter = self._in_use
         else:
@@ -591,7 +596,7 @@ class ChatScreen(Screen[None]):
         self.transcript.scroll_page_up(animate=False)
 
     def action_read_on(self) -> None:
-        self.transcript.scroll_page_down(animate=False)
+        self.transcript.read_on()
 
     def action_follow(self) -> None:
         self.transcript.follow()

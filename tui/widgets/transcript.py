@@ -86,6 +86,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(self.scroll_end, animate=False)
         self.call_after_refresh(self.rest)
 
+    def read_on(self) -> None:
+        """A page down; from the last page to the end, to follow again."""
+        if self.max_scroll_y - self.scroll_y <= self.size.height:
+            self.follow()
+        else:
+            self.scroll_page_down(animate=False)
+
     def rest(self) -> None:
         """Let what is complete cost little, and nothing far out of sight."""
         if not self.origins:
