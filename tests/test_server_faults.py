@@ -6,6 +6,7 @@ import gc
 import http.client
 import json
 import random
+import re
 import socket
 import threading
 import urllib.parse
@@ -143,6 +144,24 @@ def test_a_full_queue_turns_away_and_then_serves(engine: FakeEngine, url: str) -
     assert json.loads(refused[2])["error"]["code"] == "overloaded"
     assert engine.most_running <= 4
     assert answers(url)
+
+
+def test_a_stream_that_waits_is_told_how_many_are_ahead(engine: FakeEngine, url: str) -> None:
+    bodies: list[str] = []
+
+    def ask() -> None:
+        _, _, body = post(url, {**HELD, "stream": True, "max_tokens": 20})
+        bodies.append(body.decode())
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: b"localspec_waiting 2" in fetch(url, "/metrics")[2])
+    engine.gate.set()
+    for thread in threads:
+        thread.join()
+    told = sorted(re.findall(r": waiting, (\d) ahead", body) for body in bodies)
+    assert told == [[], [], [], [], ["0"], ["1", "0"]]
 
 
 def test_short_requests_are_not_starved_by_long_ones(engine: FakeEngine, url: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from localspec.text.chat import has_chat_template
 from localspec.text.fim import FimTokens, find_fim_tokens
+from localspec.text.harmony import is_harmony
 from localspec.text.tools import ToolFormat
 
 _PROBE = "probe_of_the_template"
@@ -22,12 +23,14 @@ class Dialect:
         think: the marks around its thoughts; None: it has none.
         think_ids: ids of these marks.
         fim: its fill-in tokens; None: it has none.
+        harmony: it writes gpt-oss' messages, thoughts and calls too.
     """
 
     tools: ToolFormat
     think: tuple[str, str] | None
     think_ids: tuple[tuple[int, ...], tuple[int, ...]]
     fim: FimTokens | None
+    harmony: bool = False
 
     def opens_thoughts(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has opened the model's thoughts."""
@@ -36,6 +39,7 @@ class Dialect:
 
 def find_dialect(tokenizer: Any) -> Dialect:
     """Read a tokenizer that `load_tokenizer` gave."""
+    vocabulary = tokenizer.get_vocab()
     has_thinking = bool(getattr(tokenizer, "has_thinking", False))
     think = (tokenizer.think_start, tokenizer.think_end) if has_thinking else None
     return Dialect(
@@ -46,7 +50,8 @@ def find_dialect(tokenizer: Any) -> Dialect:
             if think
             else ((), ())
         ),
-        fim=find_fim_tokens(tokenizer.get_vocab()),
+        fim=find_fim_tokens(vocabulary),
+        harmony=is_harmony(vocabulary),
     )
 
 
@@ -55,6 +60,8 @@ def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tool_format(tokenizer: Any) -> ToolFormat:
+    if is_harmony(tokenizer.get_vocab()):
+        return ToolFormat(native=_shows_tools(tokenizer))
     if not getattr(tokenizer, "has_tool_calling", False) or not _shows_tools(tokenizer):
         return ToolFormat()
     return ToolFormat(
