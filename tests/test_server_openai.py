@@ -10,6 +10,7 @@ import openai
 import pytest
 from fake_engine import FakeEngine
 from openai import OpenAI
+from ordeals import fetch
 from pydantic import BaseModel
 from serving import serving
 
@@ -447,6 +448,15 @@ def test_models(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+def test_a_model_that_is_a_folder_is_found_by_its_name() -> None:
+    engine = FakeEngine()
+    engine.name = "/models/mine"
+    with serving(engine) as url:
+        for name in ("/models/mine", "%2Fmodels%2Fmine", "models/mine"):
+            status, _, body = fetch(url, f"/v1/models/{name}")
+            assert (status, json.loads(body)["id"]) == (200, "/models/mine")
 
 
 def test_the_oldest_conversations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def harmony_grammar(
     answers: bool,
     schema: Mapping[str, Any] | None = None,
 ) -> str:
-    """Messages as gpt-oss writes them: thoughts, if any, then a call of one of these tools, or an answer.
+    """Messages as gpt-oss writes them: thoughts, if any, then a call of one of these, or an answer.
 
     Args:
         tools: as for `call_grammar`.
