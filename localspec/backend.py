@@ -87,6 +87,9 @@ class ModelEngine:
         ids = self._model.encode(text, raw=True)
         return tuple(ids) or (self._model.first_id,)
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self._model.decode(token_ids)
+
     def encode_middle(self, prefix: str, suffix: str) -> tuple[int, ...]:
         return tuple(self._model.encode_middle(prefix, suffix))
 

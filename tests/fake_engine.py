@@ -46,6 +46,7 @@ class FakeEngine:
     Args:
         thinks: the model has thoughts, marked by <think> and </think>.
         fills: the model has fill-in tokens.
+        harmony: the model writes as gpt-oss does.
         pause: seconds of a round of a prompt that says SLOW.
         capacity: bytes for generations; a token takes one.
     """
@@ -61,13 +62,15 @@ class FakeEngine:
         *,
         thinks: bool = False,
         fills: bool = False,
+        harmony: bool = False,
         pause: float = 0.02,
         capacity: int = 10**9,
         context_length: int = 65536,
     ) -> None:
         think = ("<think>", "</think>") if thinks else None
         fim = FimTokens(256, 257, 258, frozenset([256, 257, 258])) if fills else None
-        self.dialect = Dialect(ToolFormat(), think, ((256,), (257,)), fim)
+        tools = ToolFormat(native=harmony)
+        self.dialect = Dialect(tools, think, ((256,), (257,)), fim, harmony=harmony)
         self.capacity = capacity
         self.context_length = context_length
         self.pause = pause
@@ -93,6 +96,9 @@ class FakeEngine:
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode()) or (END,)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return bytes(token for token in token_ids if token < 256).decode(errors="replace")
 
     def encode_middle(self, prefix: str, suffix: str) -> tuple[int, ...]:
         if self.dialect.fim is None:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import gc
 import http.client
 import json
-import random
-import socket
+import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from fake_engine import FakeEngine
 from openai import OpenAI
+from ordeals import CHAT, answers, fetch, leave, post, user
 from serving import serving, wait_until
 
-CHAT = "/v1/chat/completions"
-SLOW = {"messages": [{"role": "user", "content": "SLOW"}]}
-HELD = {"messages": [{"role": "user", "content": "HOLD"}]}
-LONG_PROMPT = {"messages": [{"role": "user", "content": "SLOW " + "x" * 60_000}]}
+SLOW = user("SLOW")
+HELD = user("HOLD")
 
 
 @pytest.fixture
@@ -35,49 +32,8 @@ def url(engine: FakeEngine) -> Iterator[str]:
         yield made
 
 
-def post(
-    url: str, body: Any, path: str = CHAT, *, headers: dict[str, str] | None = None
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    try:
-        connection.request(
-            "POST", path, data, {"Content-Type": "application/json", **(headers or {})}
-        )
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
-
-
-def leave(
-    url: str,
-    body: Any,
-    path: str = CHAT,
-    *,
-    after_bytes: int = 0,
-    until: Callable[[], object] | None = None,
-) -> None:
-    """Send a request and hang up: at once, after so many bytes of the answer, or when something is."""
-    parts = urllib.parse.urlsplit(url)
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: {len(data)}\r\n\r\n"
-    with socket.create_connection((parts.hostname, parts.port)) as connection:
-        connection.sendall(head.encode() + data)
-        got = 0
-        while got < after_bytes:
-            got += len(connection.recv(after_bytes))
-        if until is not None:
-            wait_until(until)
-
-
 def is_free(engine: FakeEngine) -> bool:
     return not engine.running
-
-
-def answers(url: str) -> bool:
-    status, _, body = post(url, {"messages": [{"role": "user", "content": "SAY[fine]YAS"}]})
-    return status == 200 and json.loads(body)["choices"][0]["message"]["content"] == "fine"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages", "/v1/completions"])
@@ -99,31 +55,6 @@ def test_a_client_that_leaves_frees_the_engine(
     assert answers(url)
 
 
-def test_a_hundred_aborts_leave_nothing_behind(engine: FakeEngine, url: str) -> None:
-    assert answers(url)
-    before = len(threading.enumerate())
-    for number in range(100):
-        body = {**(LONG_PROMPT if number % 3 == 0 else SLOW), "stream": number % 2 == 0}
-        leave(url, body, after_bytes=20 if number % 4 == 0 and number % 2 == 0 else 0)
-    wait_until(lambda: is_free(engine), 20)
-    assert answers(url)
-    status, _, metrics = fetch(url, "/metrics")
-    assert status == 200
-    assert b"localspec_running 0" in metrics
-    assert b"localspec_waiting 0" in metrics
-    wait_until(lambda: len(threading.enumerate()) <= before + 8)
-
-
-def fetch(url: str, path: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
-
-
 def test_a_full_queue_turns_away_and_then_serves(engine: FakeEngine, url: str) -> None:
     results: list[tuple[int, dict[str, str], bytes]] = []
     body = {**HELD, "max_tokens": 20}
@@ -143,6 +74,24 @@ def test_a_full_queue_turns_away_and_then_serves(engine: FakeEngine, url: str) -
     assert json.loads(refused[2])["error"]["code"] == "overloaded"
     assert engine.most_running <= 4
     assert answers(url)
+
+
+def test_a_stream_that_waits_is_told_how_many_are_ahead(engine: FakeEngine, url: str) -> None:
+    bodies: list[str] = []
+
+    def ask() -> None:
+        _, _, body = post(url, {**HELD, "stream": True, "max_tokens": 20})
+        bodies.append(body.decode())
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: b"localspec_waiting 2" in fetch(url, "/metrics")[2])
+    engine.gate.set()
+    for thread in threads:
+        thread.join()
+    told = sorted(re.findall(r": waiting, (\d) ahead", body) for body in bodies)
+    assert [each[:1] for each in told] == [[], [], [], [], ["0"], ["1"]]
 
 
 def test_short_requests_are_not_starved_by_long_ones(engine: FakeEngine, url: str) -> None:
@@ -201,70 +150,6 @@ def test_a_failure_is_not_worth_a_retry(url: str) -> None:
     assert b"planted" not in body
 
 
-def test_a_thousand_malformed_bodies(engine: FakeEngine, url: str) -> None:
-    rng = random.Random(7)
-    whole = json.dumps(
-        {
-            "messages": [{"role": "user", "content": "Hi"}],
-            "stop": ["x"],
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "max_tokens": 4,
-            "logit_bias": {"5": 1},
-            "response_format": {"type": "json_object"},
-        }
-    ).encode()
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=30)
-    kinds = [
-        lambda: whole[: rng.randrange(len(whole))],
-        lambda: bytes(rng.randrange(256) for _ in range(rng.randrange(60))),
-        lambda: b"[" * rng.randrange(1, 5000),
-        lambda: _with_noise(whole, rng),
-        lambda: json.dumps(_of_wrong_types(rng)).encode(),
-        lambda: b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
-        lambda: b'{"messages": [], "temperature": NaN}',
-        lambda: b'{"seed": ' + b"9" * 5000 + b"}",
-    ]
-    paths = [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"]
-    for number in range(1000):
-        connection.request("POST", paths[number % 4], rng.choice(kinds)())
-        response = connection.getresponse()
-        body = response.read()
-        assert response.status in (200, 400, 404), (response.status, body)
-        assert b"Traceback" not in body
-        if response.status != 200:
-            assert json.loads(body)["error"]["message"]
-    connection.close()
-    wait_until(lambda: is_free(engine))
-    assert answers(url)
-
-
-def _with_noise(body: bytes, rng: random.Random) -> bytes:
-    noisy = bytearray(body)
-    for _ in range(rng.randrange(1, 4)):
-        noisy[rng.randrange(len(noisy))] = rng.randrange(32, 127)
-    return bytes(noisy)
-
-
-def _of_wrong_types(rng: random.Random) -> dict[str, Any]:
-    values: list[Any] = [
-        None,
-        True,
-        -1,
-        1.5,
-        "x",
-        [],
-        {},
-        [None],
-        [[1]],
-        {"a": {"b": None}},
-        10**30,
-    ]
-    names = ["messages", "prompt", "input", "stop", "tools", "tool_choice", "n", "seed", "stream"]
-    names += ["temperature", "response_format", "system", "logit_bias", "logprobs", "text", "width"]
-    body = {"messages": [{"role": "user", "content": "Hi"}], "prompt": "Hi", "max_tokens": 2}
-    return body | {name: rng.choice(values) for name in rng.sample(names, 4)}
-
-
 def test_bodies_are_bounded_whether_they_tell_their_length_or_not(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
@@ -286,13 +171,3 @@ def test_bodies_are_bounded_whether_they_tell_their_length_or_not(url: str) -> N
     connection.close()
     assert status == 413
     assert answers(url)
-
-
-def test_memory_is_as_before(engine: FakeEngine, url: str) -> None:
-    for _ in range(30):
-        leave(url, SLOW)
-        assert answers(url)
-    wait_until(lambda: is_free(engine))
-    gc.collect()
-    tasks = [each for each in gc.get_objects() if type(each).__name__ == "_Events"]
-    assert len(tasks) <= 2

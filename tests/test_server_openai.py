@@ -10,6 +10,7 @@ import openai
 import pytest
 from fake_engine import FakeEngine
 from openai import OpenAI
+from ordeals import fetch
 from pydantic import BaseModel
 from serving import serving
 
@@ -299,9 +300,15 @@ def test_completions(client: OpenAI) -> None:
     assert ids.choices[0].text == "abc"
     stream = client.completions.create(model="any", prompt="SAY[a b c]YAS", stream=True)
     assert "".join(chunk.choices[0].text for chunk in stream) == "a b c"
+    ids = client.completions.create(model="any", prompt=list(b"SAY[d]YAS"), echo=True)
+    assert ids.choices[0].text == "SAY[d]YASd"
+    stream = client.completions.create(
+        model="any", prompt="SAY[a b]YAS", echo=True, stop="]", stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == "SAY[a b]YASa b"
     for options, param in (
         ({"suffix": "end"}, "suffix"),
-        ({"echo": True}, "echo"),
+        ({"echo": True, "logprobs": 1}, "echo"),
         ({"prompt": [999]}, "prompt"),
         ({"best_of": 3}, "best_of"),
     ):
@@ -322,6 +329,24 @@ def test_filling_in() -> None:
     assert job.fills
 
 
+def test_harmony() -> None:
+    thinks = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    calls = '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"where": "sky"}'
+    with (
+        serving(FakeEngine(harmony=True)) as url,
+        OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
+    ):
+        said = say(f"{thinks}<|channel|>final<|message|>It flows.")
+        message = chat(client, said).choices[0].message
+        assert (message.reasoning_content, message.content) == ("Hm.", "It flows.")
+        assert joined(chat(client, said, stream=True)) == "It flows."
+        assert joined(chat(client, said, stream=True), "reasoning_content") == "Hm."
+        choice = chat(client, say(thinks + calls), tools=[TOOL]).choices[0]
+        assert choice.finish_reason == "tool_calls"
+        assert choice.message.tool_calls[0].function.name == "look"
+        assert json.loads(choice.message.tool_calls[0].function.arguments) == {"where": "sky"}
+
+
 def test_responses(client: OpenAI) -> None:
     first = client.responses.create(model="any", input="SAY[I am Basil.]YAS", instructions="Hi.")
     assert first.output_text == "I am Basil."
@@ -340,6 +365,13 @@ def test_responses(client: OpenAI) -> None:
         assert second.usage.input_tokens > before
     with pytest.raises(openai.NotFoundError, match="resp_none"):
         client.responses.create(model="any", input="x", previous_response_id="resp_none")
+
+
+def test_a_response_that_is_not_to_be_stored_is_not(client: OpenAI) -> None:
+    kept = client.responses.create(model="any", input="Hi", store=False)
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.create(model="any", input="?", previous_response_id=kept.id)
+    assert caught.value.code == "previous_response_not_found"
 
 
 def test_responses_streamed(client: OpenAI) -> None:
@@ -416,6 +448,15 @@ def test_models(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as caught:
         client.models.retrieve("other")
     assert caught.value.code == "model_not_found"
+
+
+def test_a_model_that_is_a_folder_is_found_by_its_name() -> None:
+    engine = FakeEngine()
+    engine.name = "/models/mine"
+    with serving(engine) as url:
+        for name in ("/models/mine", "%2Fmodels%2Fmine", "models/mine"):
+            status, _, body = fetch(url, f"/v1/models/{name}")
+            assert (status, json.loads(body)["id"]) == (200, "/models/mine")
 
 
 def test_the_oldest_conversations_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,15 @@ class Holder:
 
     def __init__(self, scheduler: Scheduler, nbytes: int = 1, *, short: bool = False) -> None:
         self.has_place = False
+        self.told: list[int] = []
         self._leave = asyncio.Event()
         self.task = asyncio.create_task(self._run(scheduler, nbytes, short))
 
     async def _run(self, scheduler: Scheduler, nbytes: int, short: bool) -> None:
         ticket = scheduler.enter(nbytes, is_short=short)
         try:
-            await ticket.place
+            async for num_ahead in ticket.queueing():
+                self.told.append(num_ahead)
             self.has_place = True
             await self._leave.wait()
         finally:
@@ -56,6 +58,8 @@ def test_places_are_given_in_order() -> None:
         assert [holder.has_place for holder in holders] == [True] * 3 + [False] * 3
         await holders[1].leave()
         assert [holder.has_place for holder in holders] == [True, False, True, True, False, False]
+        # Each was told how many were ahead, and again when there were fewer.
+        assert [holder.told for holder in holders] == [[], [], [], [0], [1, 0], [2, 1]]
         for holder in (holders[0], holders[2], holders[3], holders[4], holders[5]):
             await holder.leave()
         assert (scheduler.num_running, scheduler.num_waiting, scheduler.reserved) == (0, 0, 0)

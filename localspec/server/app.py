@@ -22,7 +22,7 @@ from localspec.server.completions import CompletionAnswer, CompletionRequest, co
 from localspec.server.engine import Engine, Read
 from localspec.server.errors import ApiError, internal
 from localspec.server.fields import parse
-from localspec.server.generations import Finish, Generations
+from localspec.server.generations import Finish, Generations, Progress
 from localspec.server.messages import MessagesAnswer, MessagesRequest, messages_ask
 from localspec.server.models import (
     lmstudio_entry,
@@ -44,11 +44,11 @@ from localspec.server.store import Store
 from localspec.server.transport import (
     Answer,
     Line,
-    comment,
     error_response,
     event,
     json_answer,
     log,
+    progress,
     read_object,
     stream_answer,
 )
@@ -165,15 +165,16 @@ class _Routes:
                 yield told
             async with aclosing(self.generations.run(ask, ticket)) as updates:
                 async for update in updates:
-                    if isinstance(update, Read):
-                        yield comment(f"prefill {update.done}/{update.total}")
+                    if isinstance(update, Progress):
+                        yield progress(update)
                     elif isinstance(update, Finish):
                         answer.choice.finish = update
                     else:
                         for told in answer.take(answer.choice.take(update)):
                             yield told
-            # Kept before the client hears of the end, so that it can go on at once.
-            self._store.put(answer.id, [*messages, *said(answer.choice)])
+            if asked.store is not False:
+                # Kept before the client hears of the end, so that it can go on at once.
+                self._store.put(answer.id, [*messages, *said(answer.choice)])
             for told in answer.end():
                 yield told
 
@@ -196,12 +197,12 @@ class _Routes:
             begun = False
             async with aclosing(self.generations.run(ask, ticket)) as updates:
                 async for update in updates:
-                    if isinstance(update, Read):
-                        if not begun:
+                    if isinstance(update, Progress):
+                        if isinstance(update, Read) and not begun:
                             for told in answer.begin(num_prompt, update.done):
                                 yield told
-                        begun = True
-                        yield comment(f"prefill {update.done}/{update.total}")
+                            begun = True
+                        yield progress(update)
                     elif isinstance(update, Finish):
                         answer.choice.finish = update
                     else:

@@ -11,7 +11,7 @@ from localspec.server.engine import Engine, Job, Sampling
 from localspec.server.errors import bad, overflow
 from localspec.server.fields import SamplingFields
 from localspec.text.answer import AnswerFormat
-from localspec.text.grammars import call_grammar, json_grammar
+from localspec.text.grammars import call_grammar, harmony_grammar, json_grammar
 from localspec.text.messages import for_template
 
 _RESERVED = frozenset(
@@ -71,11 +71,19 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One answer that is wanted: the engine's job and how its text is read."""
+    """One answer that is wanted.
+
+    Attributes:
+        job: for the engine.
+        format: how its text is read.
+        param: the request's field that holds the prompt.
+        echo: what goes before the text.
+    """
 
     job: Job
     format: AnswerFormat
     param: str
+    echo: str = ""
 
 
 def sampling_of(fields: SamplingFields, defaults: Sampling) -> Sampling:
@@ -173,6 +181,7 @@ def chat_ask(
         tool_format=dialect.tools if offered else None,
         tools=[dict(tool) for tool in offered],
         most_calls=most_calls,
+        harmony=dialect.harmony,
     )
     job = replace(job, prompt=prompt, thinking=thinking, grammar=grammar)
     return fitting(engine, Ask(job, format, param))
@@ -224,8 +233,13 @@ def _check_tools(tools: Tools) -> None:
 def _grammar(
     engine: Engine, tools: Tools, schema: Any, most_calls: int | None, schema_param: str
 ) -> str | None:
-    format, mark, param = engine.dialect.tools, engine.mark, "tools"
-    if tools.forced:
+    dialect, mark = engine.dialect, engine.mark
+    format, param = dialect.tools, "tools"
+    if dialect.harmony and (tools.forced or tools.are_strict or schema is not None):
+        calls = tools.forced or tools.offered
+        grammar = harmony_grammar(calls, mark, answers=not tools.forced, schema=schema)
+        param = "tools" if tools.forced or schema is None else schema_param
+    elif tools.forced:
         grammar = call_grammar(tools.forced, format, mark, most_calls=most_calls)
     elif tools.offered and (schema is not None or tools.are_strict):
         grammar = call_grammar(

@@ -11,11 +11,10 @@ from typing import Any
 from localspec.server.asks import Ask
 from localspec.server.chat import ChatAnswer, Choice
 from localspec.server.completions import CompletionAnswer
-from localspec.server.engine import Read
 from localspec.server.errors import ApiError
-from localspec.server.generations import Finish, Generations, Update
+from localspec.server.generations import Finish, Generations, Part, Progress, Update
 from localspec.server.scheduling import Ticket
-from localspec.server.transport import DONE, Line, comment, event
+from localspec.server.transport import DONE, Line, event, progress
 
 Answer = ChatAnswer | CompletionAnswer
 
@@ -66,8 +65,8 @@ async def streamed(
             async for update in updates:
                 num_logprobs = len(choice.logprobs)
                 deltas = _take(choice, update)
-                if isinstance(update, Read):
-                    yield comment(f"prefill {update.done}/{update.total}")
+                if isinstance(update, Progress):
+                    yield progress(update)
                 fresh = choice.logprobs[num_logprobs:]
                 if fresh and not deltas:
                     deltas = [{"content": ""}]
@@ -85,7 +84,7 @@ def _take(choice: Choice, update: Update) -> list[dict[str, Any]]:
     if isinstance(update, Finish):
         choice.finish = update
         return []
-    return [] if isinstance(update, Read) else choice.take(update)
+    return choice.take(update) if isinstance(update, Part) else []
 
 
 def stream_failure(error: ApiError) -> list[Line]:

@@ -41,8 +41,8 @@ def completion_asks(request: CompletionRequest, engine: Engine) -> list[Ask]:
     Raises:
         ApiError: something is wrong, or cannot be honoured.
     """
-    if request.echo:
-        raise bad("echo is not supported; put the prompt before the text yourself", "echo")
+    if request.echo and request.logprobs is not None:
+        raise bad("echo: log-probabilities of the prompt are not computed; leave one out", "echo")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise bad("best_of must be equal to n", "best_of")
     job = base_job(request, engine, "max_tokens")
@@ -56,7 +56,15 @@ def completion_asks(request: CompletionRequest, engine: Engine) -> list[Ask]:
     if not 1 <= len(prompts) <= _MOST_PROMPTS:
         raise bad(f"prompt must have 1 to {_MOST_PROMPTS} texts", "prompt")
     return [
-        fitting(engine, Ask(_with_prompt(job, prompt, request, engine), AnswerFormat(), "prompt"))
+        fitting(
+            engine,
+            Ask(
+                _with_prompt(job, prompt, request, engine),
+                AnswerFormat(),
+                "prompt",
+                echo=_as_text(prompt, engine) if request.echo else "",
+            ),
+        )
         for prompt in prompts
     ]
 
@@ -65,6 +73,10 @@ def _prompts(prompt: Any) -> list[Any]:
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return [prompt]
     return list(prompt)
+
+
+def _as_text(prompt: Any, engine: Engine) -> str:
+    return prompt if isinstance(prompt, str) else engine.decode(prompt)
 
 
 def _with_prompt(job: Job, prompt: Any, request: CompletionRequest, engine: Engine) -> Job:

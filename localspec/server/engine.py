@@ -165,6 +165,10 @@ class Engine(Protocol):
         """Token ids of raw text; at least one."""
         ...
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, marks included."""
+        ...
+
     def encode_middle(self, prefix: str, suffix: str) -> tuple[int, ...]:
         """Token ids that ask for what stands between.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from localspec.errors import ContextOverflow, LocalspecError, UsageError
@@ -49,7 +50,15 @@ class Finish:
     thought_tokens: int = 0
 
 
-Update = Read | Part | Finish
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """So many requests are ahead in the queue."""
+
+    num_ahead: int
+
+
+Progress = Waiting | Read
+Update = Progress | Part | Finish
 
 
 @dataclass(slots=True)
@@ -77,7 +86,9 @@ class Generations:
         """
         ticket = ticket or self.enter(ask, bounded=False)
         try:
-            await ticket.place
+            async with aclosing(ticket.queueing()) as moves:
+                async for num_ahead in moves:
+                    yield Waiting(num_ahead)
             events = _Events(asyncio.get_running_loop())
             running = self.engine.start(ask.job, events.put, self.scheduler.reserved)
             try:
@@ -98,6 +109,8 @@ class Generations:
         thought_tokens = 0
         enough = ask.format.most_calls
         done = False
+        if ask.echo:
+            yield Part(Delta(text=ask.echo))
         async for event in events:
             if isinstance(event, Read):
                 yield event

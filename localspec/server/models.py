@@ -50,7 +50,8 @@ def require_model(engine: Engine, name: str) -> None:
     Raises:
         ApiError: 404: another name.
     """
-    if name != engine.name:
+    # A folder's name may begin with a slash, of which addresses bear no two in a row.
+    if name.strip("/") != engine.name.strip("/"):
         raise ApiError(
             404,
             f"there is no model '{name[:80]}'; '{engine.name}' is loaded",

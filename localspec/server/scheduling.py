@@ -8,6 +8,7 @@ Everything happens on the event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from localspec.server.errors import ApiError
@@ -20,16 +21,22 @@ class Ticket:
     """A request's place in the queue, and then a place to generate.
 
     Attributes:
-        place: done when it may generate.
-        holds: it does.
+        holds: it may generate.
+        num_ahead: requests before it in the queue.
     """
 
     is_short: bool
     nbytes: int
     holds: bool = False
-    place: asyncio.Future[None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    num_ahead: int = 0
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def queueing(self) -> AsyncGenerator[int, None]:
+        """How many are ahead, now and whenever that changes, until it holds a place."""
+        while not self.holds:
+            yield self.num_ahead
+            await self.moved.wait()
+            self.moved.clear()
 
 
 @dataclass(slots=True)
@@ -77,7 +84,7 @@ class Scheduler:
                 code="overloaded",
                 headers={"Retry-After": str(_RETRY_AFTER_S)},
             )
-        ticket = Ticket(is_short, min(nbytes, self.capacity))
+        ticket = Ticket(is_short, min(nbytes, self.capacity), num_ahead=len(self._queue))
         self._queue.append(ticket)
         self._admit()
         return ticket
@@ -96,11 +103,16 @@ class Scheduler:
         self._admit()
 
     def _admit(self) -> None:
+        self._give_places()
+        for num_ahead, ticket in enumerate(self._queue):
+            if ticket.num_ahead != num_ahead:
+                ticket.num_ahead = num_ahead
+                ticket.moved.set()
+
+    def _give_places(self) -> None:
         for ticket in list(self._queue):
             if self.num_running >= self.places:
                 return
-            if ticket.place.cancelled():
-                continue  # its task is about to leave
             if self.reserved + ticket.nbytes > self.capacity:
                 # Nobody overtakes a request that waits for memory, or it would wait for ever.
                 return
@@ -113,4 +125,4 @@ class Scheduler:
             self.reserved += ticket.nbytes
             self._queue.remove(ticket)
             ticket.holds = True
-            ticket.place.set_result(None)
+            ticket.moved.set()

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from localspec.server.errors import ApiError, bad, internal
+from localspec.server.generations import Progress, Waiting
 from localspec.server.scheduling import Ticket
 from localspec.server.security import too_large
 
@@ -35,6 +36,13 @@ def event(data: Any, name: str | None = None) -> Line:
 
 def comment(text: str) -> Line:
     return f": {text}\n\n"
+
+
+def progress(update: Progress) -> Line:
+    """What is told of a request that says nothing yet."""
+    if isinstance(update, Waiting):
+        return comment(f"waiting, {update.num_ahead} ahead")
+    return comment(f"prefill {update.done}/{update.total}")
 
 
 DONE: Line = "data: [DONE]\n\n"

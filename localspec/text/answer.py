@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from localspec.text.harmony import HarmonySplit
 from localspec.text.reasoning import ReasoningSplit
 from localspec.text.tools import CallDelta, ToolFormat, ToolSplit
 
@@ -23,6 +24,7 @@ class AnswerFormat:
         tool_format: how calls are written; None: calls are not looked for.
         tools: the functions that may be called.
         most_calls: further calls are left out.
+        harmony: it is gpt-oss' messages, in which marks and notations of others mean nothing.
     """
 
     think: tuple[str, str] | None = None
@@ -30,6 +32,7 @@ class AnswerFormat:
     tool_format: ToolFormat | None = None
     tools: Sequence[dict[str, Any]] = ()
     most_calls: int | None = None
+    harmony: bool = False
 
 
 @dataclass(slots=True)
@@ -48,6 +51,11 @@ class AnswerParser:
     """Reads one generation's text as it comes."""
 
     def __init__(self, format: AnswerFormat) -> None:
+        self._harmony = (
+            HarmonySplit(format.tools if format.tool_format else None, most_calls=format.most_calls)
+            if format.harmony
+            else None
+        )
         start, end = format.think or (None, None)
         self._reasoning = ReasoningSplit(start, end, inside=format.thinking)
         self._tools = (
@@ -59,9 +67,13 @@ class AnswerParser:
     @property
     def num_calls(self) -> int:
         """Calls that are whole."""
+        if self._harmony:
+            return self._harmony.num_calls
         return self._tools.num_calls if self._tools else 0
 
     def push(self, text: str) -> Delta:
+        if self._harmony:
+            return Delta(*self._harmony.push(text))
         thoughts, answer = self._reasoning.push(text)
         if self._tools is None:
             return Delta(thoughts, answer)
@@ -73,6 +85,8 @@ class AnswerParser:
         Args:
             cut: a limit has ended the text, so that a call in it may be half.
         """
+        if self._harmony:
+            return Delta(*self._harmony.flush(cut=cut))
         thoughts, answer = self._reasoning.flush()
         if self._tools is None:
             return Delta(thoughts, answer)

@@ -8,6 +8,7 @@ from typing import Any
 
 from localspec.text.chat import has_chat_template
 from localspec.text.fim import FimTokens, find_fim_tokens
+from localspec.text.harmony import is_harmony
 from localspec.text.tools import ToolFormat
 
 THINKING_SWITCH = "enable_thinking"
@@ -26,6 +27,7 @@ class Dialect:
         think_ids: ids of these marks.
         fim: its fill-in tokens; None: it has none.
         can_switch_thinking: whether its chat template reads `enable_thinking`.
+        harmony: it writes gpt-oss' messages, thoughts and calls too.
     """
 
     tools: ToolFormat
@@ -33,6 +35,7 @@ class Dialect:
     think_ids: tuple[tuple[int, ...], tuple[int, ...]]
     fim: FimTokens | None
     can_switch_thinking: bool = False
+    harmony: bool = False
 
     def opens_thoughts(self, prompt_end: str) -> bool:
         """Whether a prompt that ends so has opened the model's thoughts."""
@@ -41,6 +44,7 @@ class Dialect:
 
 def find_dialect(tokenizer: Any) -> Dialect:
     """Read a tokenizer that `load_tokenizer` gave."""
+    vocabulary = tokenizer.get_vocab()
     has_thinking = bool(getattr(tokenizer, "has_thinking", False))
     think = (tokenizer.think_start, tokenizer.think_end) if has_thinking else None
     return Dialect(
@@ -51,8 +55,9 @@ def find_dialect(tokenizer: Any) -> Dialect:
             if think
             else ((), ())
         ),
-        fim=find_fim_tokens(tokenizer.get_vocab()),
         can_switch_thinking=THINKING_SWITCH in str(getattr(tokenizer, "chat_template", "")),
+        fim=find_fim_tokens(vocabulary),
+        harmony=is_harmony(vocabulary),
     )
 
 
@@ -61,6 +66,8 @@ def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def _tool_format(tokenizer: Any) -> ToolFormat:
+    if is_harmony(tokenizer.get_vocab()):
+        return ToolFormat(native=_shows_tools(tokenizer))
     if not getattr(tokenizer, "has_tool_calling", False) or not _shows_tools(tokenizer):
         return ToolFormat()
     return ToolFormat(

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from localspec.text.harmony import CHANNEL, CONSTRAIN, END, MESSAGE, START
 from localspec.text.tools import ToolFormat
 
 _WHITESPACE = r"[ \n\t]{0,24}"
@@ -62,6 +63,41 @@ def call_grammar(
         parameters = object_schema(function.get("parameters"))
         body = _json(parameters, lenient=not function.get("strict"))
         lines.append(f'body{index}: {json.dumps(head, ensure_ascii=False)} {body} "}}"')
+    return "\n".join(lines)
+
+
+def harmony_grammar(
+    tools: Sequence[Mapping[str, Any]],
+    mark: Mark,
+    *,
+    answers: bool,
+    schema: Mapping[str, Any] | None = None,
+) -> str:
+    """Messages as gpt-oss writes them: thoughts, if any, then a call of one of these, or an answer.
+
+    Args:
+        tools: as for `call_grammar`.
+        mark: how a mark is written in a grammar.
+        answers: there may be an answer instead of a call.
+        schema: what the answer obeys; None: any text, which may be said before a call too.
+    """
+    channel, message, constrain = mark(CHANNEL), mark(MESSAGE), mark(CONSTRAIN)
+    following = f'{mark(END)} {mark(START)} "assistant"'
+    bodies = [f"body{index}" for index in range(len(tools))]
+    ends = [*bodies, *(["answer"] if answers else [])]
+    lines = [
+        f"start: before* ({' | '.join(ends)})",
+        f'thoughts: {channel} "analysis" {message} TEXT {following}',
+        f'preamble: {channel} "commentary" {message} TEXT {following}',
+        f'answer: {channel} "final" {message} {"TEXT" if schema is None else _json(schema)}',
+        r"TEXT: /(.|\n)*/",
+        f"before: thoughts{' | preamble' if answers and schema is None else ''}",
+    ]
+    for index, tool in enumerate(tools):
+        function = tool["function"]
+        head = json.dumps(f"commentary to=functions.{function['name']}", ensure_ascii=False)
+        body = _json(object_schema(function.get("parameters")), lenient=not function.get("strict"))
+        lines.append(f'body{index}: {channel} {head} " "? ({constrain} "json")? {message} {body}')
     return "\n".join(lines)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import ModelRefused
+from localspec.text.harmony import CALL, is_harmony
 
 _BEGIN_WITH_BOS = {"llama", "mistral", "mixtral", "gemma", "gemma2"}
 """Model types whose SentencePiece tokenizers put a BOS token first unless a file says otherwise."""
@@ -53,6 +54,10 @@ def load_tokenizer(folder: Path) -> Any:
 def stop_token_ids(tokenizer: Any, folder: Path) -> frozenset[int]:
     """The tokens that end a text: the tokenizer's, config.json's and generation_config.json's."""
     stops = set(getattr(tokenizer, "eos_token_ids", ()))
+    vocabulary = tokenizer.get_vocab()
+    if is_harmony(vocabulary):
+        # Converted folders may lack the file that names it.
+        stops.add(vocabulary[CALL])
     for name in ("config.json", "generation_config.json"):
         config = _read_json(folder / name)
         text_config = config.get("text_config")
