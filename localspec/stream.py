@@ -108,8 +108,11 @@ class TextStream(Iterator[Piece]):
             piece = self._take(next(self._iterator))
             if piece is not None:
                 return piece
-        # A stop text ends the pieces before the generation has ended.
+        # A stop text ends the pieces before the generation has ended. The end is waited for, within a
+        # step, since only then can the next request go on from what was said.
         self.cancel()
+        for _ in self._iterator:
+            pass
         raise StopIteration
 
     def cancel(self) -> None:
