@@ -221,6 +221,8 @@ def _figures(stats: Stats) -> Figures:
         rounds=stats.rounds,
         proposed=stats.proposed,
         accepted=stats.accepted,
+        widths=tuple(stats.widths),
+        parked=stats.parked,
         prefill_s=stats.prefill_s,
         decode_s=stats.decode_s,
     )

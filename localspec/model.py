@@ -17,7 +17,7 @@ from typing import Any
 
 from localspec import catalog
 from localspec.checks import checked
-from localspec.engine.drafters import make_drafter
+from localspec.engine.drafters import Chosen, first_experience, make_drafter
 from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
@@ -30,7 +30,6 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Stream, Worker
 from localspec.errors import UsageError
-from localspec.models.drafter import Drafter
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.detokenizer import StreamingDetokenizer
 from localspec.text.dialect import find_dialect
@@ -148,8 +147,8 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, chosen, bound = _worker.call(_acquire, model, folder, drafter, notify)
-    return Model(model, folder, chosen, loaded, bound)
+    loaded, chosen = _worker.call(_acquire, model, folder, drafter, notify)
+    return Model(model, folder, loaded, chosen)
 
 
 def memory_room() -> int:
@@ -159,17 +158,17 @@ def memory_room() -> int:
 
 def _acquire(
     name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
-) -> tuple[_Loaded, str, Drafter | None]:
+) -> tuple[_Loaded, Chosen]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(
         load_target(folder),
         load_tokenizer(folder),
         PrefixCache(int(_PREFIX_SHARE * memory())),
     )
-    chosen, bound = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
+    chosen = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
-    return loaded, chosen, bound
+    return loaded, chosen
 
 
 def _release(folder: Path) -> None:
@@ -189,18 +188,17 @@ class Model:
         dialect: how the target writes thoughts, tool calls and fill-in tokens.
     """
 
-    def __init__(
-        self, name: str, folder: Path, drafter: str, loaded: _Loaded, bound: Drafter | None
-    ) -> None:
+    def __init__(self, name: str, folder: Path, loaded: _Loaded, chosen: Chosen) -> None:
         self.name = name
         self.folder = folder
-        self.drafter = drafter
+        self.drafter = chosen.name
         self.dialect = find_dialect(loaded.tokenizer)
         self._loaded = loaded
         self._target = loaded.target
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
-        self._bound = bound
+        self._bound = chosen.drafter
+        self._experience = first_experience(chosen)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
 
@@ -371,7 +369,7 @@ class Model:
             logprobs=logprobs,
         )
         events = _worker.generate(
-            lambda: Generation(self._target, self._bound, request, self._prefixes)
+            lambda: Generation(self._target, self._bound, request, self._prefixes, self._experience)
         )
         return TextStream(self, events, stop, on_prefill)
 

@@ -154,4 +154,6 @@ def _summary(result: Result) -> str:
     ]
     if positions:
         lines.append(f"acceptance by position {positions}")
+        widths = " ".join(f"{w}:{n}" for w, n in enumerate(stats.widths) if n)
+        lines.append(f"rounds by width {widths}; {stats.parked_share:.0%} parked")
     return "\n".join(lines)

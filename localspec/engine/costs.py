@@ -1,21 +1,23 @@
 """What a round costs: a table by width and context depth, kept true by the rounds themselves.
 
-Costs are in seconds. The table is measured by `localspec profile`, or a guess of the right shape; either
-way rounds correct it while they run, so that another program, a hot chip or a longer context are noticed.
+Costs are in seconds. The table is measured by `localspec profile`, or a guess of the right shape;
+either way rounds correct it while they run, so that another program, a hot chip or a longer context
+are noticed.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 _FOLLOW = 0.15
 """How fast the scale of all costs follows the rounds."""
-_REFINE = 0.03
+_REFINE = 0.08
 """How fast a width's own share follows them in the end; at first it is their mean."""
 _OUTLIER = 1.6
 """One slow round (another program, a page fault) counts as no slower than this."""
+_FLATTEST, _STEEPEST = 0.05, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ class CostTable:
     plain: tuple[float, ...]
 
     def draft_at(self, width: int, depth: int) -> float:
-        return _between(self.depths, [_between(self.widths, row, width) for row in self.draft], depth)
+        return _between(
+            self.depths, [_between(self.widths, row, width) for row in self.draft], depth
+        )
 
     def verify_at(self, width: int, depth: int) -> float:
         return _between(
@@ -59,16 +63,49 @@ GUESS = CostTable(
 
 
 @dataclass(slots=True)
-class _Share:
-    """What a width costs more than the table says, as a factor, and how often that was seen."""
+class _Mean:
+    """A running mean that takes no outlier at its word."""
 
-    factor: float
+    value: float
     count: int = 0
 
-    def learn(self, factor: float) -> None:
+    def learn(self, value: float) -> None:
         self.count += 1
-        gain = max(_REFINE, 1 / (self.count + 1))
-        self.factor += gain * (min(factor, _OUTLIER * self.factor) - self.factor)
+        most = (_OUTLIER if self.count > 1 else 2 * _OUTLIER) * self.value
+        self.value += max(_REFINE, 1 / self.count) * (min(value, most) - self.value)
+
+
+@dataclass(slots=True)
+class _Curve:
+    """A part of a round by width: the table's values, times a factor for each width that was seen.
+
+    Attributes:
+        factors: of seen widths.
+    """
+
+    factors: dict[int, _Mean] = field(default_factory=dict)
+
+    def at(self, width: int, table: Callable[[int], float]) -> float:
+        """Between seen widths their factors are blended; beyond them their slope goes on."""
+        seen = sorted(self.factors)
+        if not seen:
+            return table(width)
+        if seen[0] <= width <= seen[-1]:
+            factor = _between(seen, [self.factors[w].value for w in seen], width)
+            return table(width) * factor
+        low, high = seen[0], seen[-1]
+        at_low, at_high = (table(w) * self.factors[w].value for w in (low, high))
+        slope = self.factors[high].value
+        if low < high and table(high) != table(low):
+            slope = (at_high - at_low) / (table(high) - table(low))
+            slope = min(max(slope, _FLATTEST), _STEEPEST)
+        nearest, value = (low, at_low) if width < low else (high, at_high)
+        return max(value + slope * (table(width) - table(nearest)), _FLATTEST * value)
+
+    def learn(self, width: int, factor: float, expected: float) -> None:
+        if width not in self.factors:
+            self.factors[width] = _Mean(expected)
+        self.factors[width].learn(factor)
 
 
 @dataclass(slots=True)
@@ -81,39 +118,40 @@ class Costs:
 
     table: CostTable = GUESS
     _scale: float | None = None
-    _draft: dict[int, _Share] = field(default_factory=dict)
-    _verify: dict[int, _Share] = field(default_factory=dict)
-    _plain: _Share = field(default_factory=lambda: _Share(1.0))
+    _draft: _Curve = field(default_factory=_Curve)
+    _verify: _Curve = field(default_factory=_Curve)
 
     def draft(self, width: int, depth: int) -> float:
         """Seconds to draft so many tokens."""
         if not width:
             return 0.0
-        return self._unit * self.table.draft_at(width, depth) * _factor(self._draft, width)
+        return self._unit * self._draft.at(width, lambda w: self.table.draft_at(w, depth))
 
     def verify(self, width: int, depth: int) -> float:
         """Seconds of the rest of a round; of width 0 a step that had looked at drafts."""
-        return self._unit * self.table.verify_at(width, depth) * _factor(self._verify, width)
+        return self._unit * self._verify.at(width, lambda w: self.table.verify_at(w, depth))
 
     def plain(self, depth: int) -> float:
         """Seconds of a plain step, as without a drafter."""
-        return self._unit * self.table.plain_at(depth) * self._plain.factor
+        return self.verify(0, depth) * self._lead(depth)
 
     def learn_draft(self, width: int, depth: int, seconds: float) -> None:
         if self._scale is not None and width:
             shape = self._unit * self.table.draft_at(width, depth)
-            _share(self._draft, width).learn(seconds / shape)
+            self._draft.learn(width, seconds / shape, self.draft(width, depth) / shape)
 
     def learn_verify(self, width: int, depth: int, seconds: float) -> None:
         """Also corrects the scale of everything: every round has this part."""
-        shape = self.table.verify_at(width, depth)
-        self._follow(seconds / (shape * _factor(self._verify, width)))
-        _share(self._verify, width).learn(seconds / (self._unit * shape))
+        self._follow(self._unit * seconds / self.verify(width, depth))
+        shape = self._unit * self.table.verify_at(width, depth)
+        self._verify.learn(width, seconds / shape, self.verify(width, depth) / shape)
 
     def learn_plain(self, depth: int, seconds: float) -> None:
-        shape = self.table.plain_at(depth)
-        self._follow(seconds / (shape * self._plain.factor))
-        self._plain.learn(seconds / (self._unit * shape))
+        self.learn_verify(0, depth, seconds / self._lead(depth))
+
+    def _lead(self, depth: int) -> float:
+        """What a plain step takes of one that waits for a decision."""
+        return self.table.plain_at(depth) / self.table.verify_at(0, depth)
 
     @property
     def _unit(self) -> float:
@@ -124,24 +162,6 @@ class Costs:
             self._scale = scale
         else:
             self._scale += _FOLLOW * (min(scale, _OUTLIER * self._scale) - self._scale)
-
-
-def _share(known: dict[int, _Share], width: int) -> _Share:
-    """Of a width; a new one begins with what its neighbours promise."""
-    if width not in known:
-        known[width] = _Share(_factor(known, width))
-    return known[width]
-
-
-def _factor(known: dict[int, _Share], width: int) -> float:
-    """Of a width, or between those of its neighbours; level beyond them."""
-    if width in known:
-        return known[width].factor
-    if not known:
-        return 1.0
-    widths = sorted(known)
-    inside = min(max(width, widths[0]), widths[-1])
-    return _between(widths, [known[w].factor for w in widths], inside)
 
 
 def _between(places: Sequence[int], values: Sequence[float], at: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -16,15 +17,24 @@ from localspec.drafter_catalog import (
 )
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
+from localspec.engine.width import Experience
 from localspec.errors import CheckpointRefused, DrafterMismatch, UsageError
 from localspec.models.drafter import Drafter
 from localspec.models.load import load
 from localspec.models.ngram import NgramDrafter
-from localspec.provenance import fingerprint, trained_for
+from localspec.provenance import claimed_acceptance, fingerprint, trained_for
 
 NONE = "none"
 AUTO = "auto"
 NGRAM = "ngram"
+
+
+class Chosen(NamedTuple):
+    """A drafter's own name; the drafter, bound to its target, or None: plain decoding; its folder."""
+
+    name: str
+    drafter: Drafter | None
+    folder: Path | None = None
 
 
 def make_drafter(
@@ -34,8 +44,8 @@ def make_drafter(
     model: str = "",
     folder: Path | None = None,
     notify: Callable[[str], None] | None = None,
-) -> tuple[str, Drafter | None]:
-    """A drafter's own name, and the drafter, bound to the target; None decodes plainly.
+) -> Chosen:
+    """The drafter that a name stands for.
 
     Args:
         name: `none`, `ngram`, `auto`, a bundled one, a folder (converted or not) or a Hub id. `auto` is
@@ -54,9 +64,9 @@ def make_drafter(
             "the drafter's name is empty; give none, ngram, auto, a folder or a Hub id"
         )
     if name == NONE:
-        return name, None
+        return Chosen(name, None)
     if name == NGRAM:
-        return name, NgramDrafter()
+        return Chosen(name, NgramDrafter())
     facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
     mark = None if folder is None else fingerprint(folder)
     if name != AUTO:
@@ -65,16 +75,22 @@ def make_drafter(
         its = trained_for(files)
         if notify and mark is not None and its not in (None, mark):
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
-        return name, drafter
+        return Chosen(name, drafter, files)
     bundled = [] if mark is None else bundled_drafters(mark)
     for found in [*bundled, *installed_drafters(model)]:
         try:
             files = import_once(found.path, found.name, target=facts, notify=notify)
-            return found.name, _bound(files, target)
+            return Chosen(found.name, _bound(files, target), files)
         except (CheckpointRefused, DrafterMismatch) as error:
             if notify:
                 notify(f"{found.name} is installed, but cannot be used: {error}")
-    return NGRAM, NgramDrafter()
+    return Chosen(NGRAM, NgramDrafter())
+
+
+def first_experience(chosen: Chosen) -> Experience:
+    """What is known of a drafter before it has drafted: its card's acceptance."""
+    claimed = None if chosen.folder is None else claimed_acceptance(chosen.folder)
+    return Experience() if claimed is None else Experience(acceptance=claimed)
 
 
 def _bound(folder: Path, target: Target) -> Drafter:

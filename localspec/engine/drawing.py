@@ -1,7 +1,8 @@
 """Whether drafts at a temperature are drawn from q or are q's likeliest token; both are exact.
 
-A drawn draft stands with Σ min(p, q), a certain one with p of q's likeliest token. Rounds of drawn drafts
-tell both, so those decide; while certain drafts are made, a drawn round now and then keeps the figures new.
+A drawn draft stands with Σ min(p, q), a certain one with p of q's likeliest token. Rounds of drawn
+drafts tell both, so those decide; while certain drafts are made, a drawn round now and then keeps the
+figures new.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many drafts a round drafts and verifies.
 
-A decision about a draft that was drawn looks only at past rounds and at the drafts before it, never at the
-draft itself or a later one, else sampling would be biased. Certain drafts may be searched freely.
+A decision about a draft that was drawn looks only at past rounds and at the drafts before it, never at
+the draft itself or a later one, else sampling would be biased. Certain drafts may be searched freely.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _RATE_MEMORY = 0.95
 _CURVE_ROUNDS = 8
 _WARM_UP = 4
 _TRIFLE = 0.01
-"""Plain steps: a drafter that costs no more than this is always asked."""
+_DINKELBACH = 3
+_PLAN_EVERY = 4
+_EXPLORE_EVERY = 32
+"""Rounds from one that is a draft wider than planned, or plain, to the next: to know what those cost."""
 
 
 class Outcome(NamedTuple):
@@ -132,7 +135,7 @@ class Experience:
         costs: of rounds.
         acceptance: chance that a draft stands, before anything was seen.
         calibrations: by how drafts are made, since that moves chances.
-        rate: tokens in the time of a plain step, lately.
+        rate: tokens that are to be had in the time of a plain step.
         recent: chances of the drafts of the last rounds.
         parking: as the last generation left it.
         drawing: how drafts at a temperature are best made.
@@ -161,9 +164,9 @@ class AdaptiveWidth:
     """The width that gives the most tokens a second, by measured costs and calibrated confidences.
 
     After D-cut (arXiv 2607.14647) at batch one. Of all ways to cut, the one that maximises
-    (1 + Σ s_k) - r·C, where s_k = Π c is the chance that draft k is reached and stands, C the round's cost
-    and r the rate of the stream, has the highest rate in the long run; where all rounds are alike it is the
-    one that maximises (1 + Σ s_k) / C. Where no width beats plain decoding, it parks.
+    (1 + Σ s_k) - r·C, where s_k = Π c is the chance that draft k is reached and stands, C the round's
+    cost and r the rate of the stream, has the highest rate in the long run; where all rounds are alike
+    it is the one that maximises (1 + Σ s_k) / C. Where no width beats plain decoding, it parks.
 
     Args:
         experience: what is known already; this policy adds to it.
@@ -179,8 +182,10 @@ class AdaptiveWidth:
             experience.parking = Parking()
             experience.parking.park(0.0, _WARM_UP)
         self._parking = experience.parking.again()
-        self._probing = False
+        self._probing = self._exploring = False
         self.parked = False
+        self._planned = 0
+        self._planned_rounds = 0
         self._depth = 0
         self._limit = 0
         self._curve: _Curve | None = None
@@ -194,7 +199,7 @@ class AdaptiveWidth:
     def choose(self, limit: int, depth: int, way: Way) -> int:
         self._depth, self._limit, self._chances = depth, limit, []
         self._calibration = self._known.calibration(way)
-        self._probing = self.parked = False
+        self._probing = self._exploring = self.parked = False
         if limit == 0:
             return 0
         if self._parking.steps_left:
@@ -202,12 +207,19 @@ class AdaptiveWidth:
             self.parked = True
             return 0
         self._probing = self._parking.parked
-        width = self._best(limit)
-        if width == 0:
-            self._parking.park(0.0)
+        if self._probing or self._planned_rounds % _PLAN_EVERY == 0 or limit < self._planned:
+            self._planned = self._plan(limit)
+        if self._planned == 0:
+            self._parking.park(self._probe_loss())
             self._parking.step()
             self.parked = True
-        return width
+            return 0
+        self._planned_rounds += 1
+        if self._planned_rounds % _EXPLORE_EVERY == 0 and not self._probing:
+            self._exploring = True
+            plain = self._planned_rounds % (2 * _EXPLORE_EVERY) == 0
+            return 0 if plain else min(self._planned + 1, limit)
+        return self._planned
 
     def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
         self._chances = [self._calibration.chance(k, c) for k, c in enumerate(confidences)]
@@ -217,34 +229,41 @@ class AdaptiveWidth:
             width = int(np.argmax(sums - self._known.rate * verify))
         else:
             width = 0
-            while width < len(confidences) and self._worth(self._chances[: width + 1], drafted=True):
+            while width < len(confidences) and self._worth(
+                self._chances[: width + 1], drafted=True
+            ):
                 width += 1
+        if self._exploring:
+            return len(confidences)
         # A probe must tell something.
         return max(width, 1) if self._probing else width
 
     def wants(self, confidences: Sequence[float | None]) -> bool:
         position = len(confidences) - 1
         self._chances.append(self._calibration.chance(position, confidences[-1]))
-        return (self._probing and position == 0) or self._worth(self._chances, drafted=False)
+        told = self._exploring or (self._probing and position == 0)
+        return told or self._worth(self._chances, drafted=False)
 
     def wants_more(self, confidences: Sequence[float | None]) -> bool:
         mean = self._calibration.mean(len(confidences))
-        return self._worth([*self._chances, mean], drafted=False, computed=len(confidences))
+        return self._exploring or self._worth(
+            [*self._chances, mean], drafted=False, computed=len(confidences)
+        )
 
     def learn(self, outcome: Outcome) -> None:
         known, depth = self._known, self._depth
         num_verified = len(outcome.confidences)
         self._curve_rounds += 1
+        self._known.parking = self._parking
         if self.parked:
             if outcome.ahead:
                 known.costs.learn_plain(depth, outcome.rest_s)
-            self._count(1, 1.0)
             return
         if outcome.draft_s is not None:
             known.costs.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
         known.costs.learn_verify(num_verified, depth, outcome.rest_s)
         self._calibration.learn(outcome.confidences, outcome.num_accepted)
-        if self._limit == 0:
+        if self._limit == 0 or (self._exploring and not outcome.num_drafted):
             return
         # A drafter that has nothing to say gives nothing.
         known.recent.append(self._chances if outcome.num_drafted else [0.0])
@@ -252,25 +271,32 @@ class AdaptiveWidth:
         seconds += known.costs.verify(num_verified, depth)
         steps = seconds / known.costs.plain(depth)
         num_tokens = outcome.num_accepted + 1
-        self._parking.learn(num_tokens - steps)
-        self._known.parking = self._parking
-        self._count(num_tokens, steps)
+        self._parking.learn(num_tokens - steps, self._probe_loss())
 
-    def _count(self, num_tokens: int, steps: float) -> None:
-        """Follow the rate: a mean over rounds, weighted by their time."""
-        weight = (1 - _RATE_MEMORY) * steps
-        rate = self._known.rate + weight * (num_tokens / steps - self._known.rate)
-        self._known.rate = max(rate, 1.0)
-
-    def _best(self, limit: int) -> int:
-        """The width to ask for: what would have been best, on average, in the last rounds."""
+    def _probe_loss(self) -> float:
         draft, verify = self._costs()
+        return float(draft[1] + verify[1]) - 1 if self._limit else 0.0
+
+    def _plan(self, limit: int) -> int:
+        """The width to ask for: what would have been best, on average, in the last rounds.
+
+        Also sets the rate, by Dinkelbach's method: for a rate the best cuts, from them a better rate.
+        """
+        draft, verify = (costs[: limit + 1] for costs in self._costs())
+        chances = np.cumprod(self._expected(limit), axis=1)
+        tokens = 1 + np.pad(np.cumsum(chances, axis=1), [(0, 0), (1, 0)])
+        rows = np.arange(len(tokens))[:, None]
         rate = self._known.rate
-        sums = np.cumsum(np.cumprod(self._expected(limit), axis=1), axis=1)
-        gains = np.pad(sums, [(0, 0), (1, 0)]) - rate * verify[: limit + 1]
-        gains = np.maximum.accumulate(gains, axis=1).mean(axis=0) - rate * draft[: limit + 1]
-        best = 1 + int(np.argmax(gains[1:]))
-        return best if self._probing or gains[best] > gains[0] - _TRIFLE else 0
+        for _ in range(_DINKELBACH):
+            gains = tokens - rate * verify
+            # The best cut of each row within each width that was drafted.
+            cuts = _running_argmax(gains)
+            rates = tokens[rows, cuts].mean(axis=0) / (verify[cuts].mean(axis=0) + draft)
+            rate = max(1.0, float(rates.max()))
+        self._known.rate = rate
+        best = 1 + int(np.argmax(rates[1:]))
+        # A drafter that costs next to nothing is always asked.
+        return best if self._probing or rates[best] > rates[0] - _TRIFLE else 0
 
     def _expected(self, limit: int) -> Floats:
         """Chances of drafts in each of the last rounds [rounds, limit]; means where none was made."""
@@ -278,7 +304,9 @@ class AdaptiveWidth:
         rows = [row[:limit] + means[len(row) :] for row in self._known.recent]
         return np.array(rows or [means])
 
-    def _worth(self, chances: Sequence[float], *, drafted: bool, computed: int | None = None) -> bool:
+    def _worth(
+        self, chances: Sequence[float], *, drafted: bool, computed: int | None = None
+    ) -> bool:
         """Whether the last of some drafts is worth it, with what may be expected of those after it.
 
         Args:
@@ -300,11 +328,7 @@ class AdaptiveWidth:
 
     def _costs(self) -> _Curve:
         curve = self._curve
-        if (
-            curve is None
-            or len(curve.draft) <= self._limit
-            or self._curve_rounds >= _CURVE_ROUNDS
-        ):
+        if curve is None or len(curve.draft) <= self._limit or self._curve_rounds >= _CURVE_ROUNDS:
             self._curve_rounds = 0
             costs, depth = self._known.costs, self._depth
             plain = costs.plain(depth)
@@ -314,3 +338,10 @@ class AdaptiveWidth:
                 np.array([costs.verify(width, depth) for width in widths]) / plain,
             )
         return curve
+
+
+def _running_argmax(values: Floats) -> npt.NDArray[np.intp]:
+    """Of each row's values up to each place, where the largest is (the last of equals)."""
+    places = np.arange(values.shape[1])
+    is_new = values >= np.maximum.accumulate(values, axis=1)
+    return np.maximum.accumulate(np.where(is_new, places, 0), axis=1)
