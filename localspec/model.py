@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from localspec import catalog
 from localspec.checks import checked
@@ -42,6 +42,7 @@ _PREFIX_SHARE = 1 / 8
 
 Message = Mapping[str, Any]
 Progress = Callable[[int, int], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +409,15 @@ class Model:
                     eos_token=sorted(self._stop_ids),
                 )
         return self._loaded.grammar_tokenizer
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end the text."""
+        return self._stop_ids
+
+    def measure(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Run `function(target, drafter, ...)` on the engine thread, as `localspec.lab` needs it."""
+        return _worker.call(lambda: function(self._target, self._bound, *args, **options))
 
     def footprint(self) -> Footprint:
         """What a generation of this model will take in memory."""

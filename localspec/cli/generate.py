@@ -54,7 +54,7 @@ def generate(
 ) -> None:
     """Answer a prompt: the argument, standard input, or both (standard input first)."""
     text = _whole_prompt(prompt)
-    num_drafts = _parse_width(width)
+    num_drafts = parse_width(width)
     status = Status(sys.stderr)
 
     from localspec.engine.request import Request
@@ -132,7 +132,8 @@ def _whole_prompt(argument: str | None) -> str:
     return whole
 
 
-def _parse_width(width: str) -> int | None:
+def parse_width(width: str) -> int | None:
+    """What `--width` says; None: auto."""
     if width == "auto":
         return None
     try:
