@@ -182,6 +182,7 @@ class _Reader:
             width=job.width,
             grammar=grammar,
             logprobs=job.logprobs,
+            remember=True,
             on_prefill=lambda done, total: self._emit(Read(done, total)),
         )
 

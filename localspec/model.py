@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec import catalog
+from localspec import catalog, history, profiles
 from localspec.checks import checked
-from localspec.engine.drafters import Chosen, first_experience, make_drafter
+from localspec.drafter_catalog import bundled_drafters, installed_drafters
+from localspec.engine.costs import CostTable, cost_table
+from localspec.engine.drafters import NGRAM, Chosen, first_experience, make_drafter, profile_key
 from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
@@ -30,9 +32,11 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Stream, Worker
 from localspec.errors import UsageError
+from localspec.provenance import fingerprint
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.detokenizer import StreamingDetokenizer
 from localspec.text.dialect import find_dialect
+from localspec.text.kinds import kind_of
 from localspec.text.stops import StopStrings
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
@@ -152,6 +156,13 @@ def load(
     return Model(model, folder, loaded, chosen)
 
 
+def fitting_drafters(model: str) -> list[str]:
+    """Names of the drafters that a model has here, bundled, installed, and n-gram."""
+    mark = fingerprint(catalog.resolve_model(model))
+    found = [*bundled_drafters(mark), *installed_drafters(model)]
+    return [*(each.name for each in found), NGRAM]
+
+
 def memory_room() -> int:
     """Bytes of memory that generations may take together, conversations kept to go on from included."""
     return _worker.call(room)
@@ -187,6 +198,7 @@ class Model:
         drafter: the drafter's name, as given; for `auto`, of the one it found.
         folder: where the target's files are.
         dialect: how the target writes thoughts, tool calls and fill-in tokens.
+        profile_key: where what rounds cost is kept, once `localspec profile` has measured it.
     """
 
     def __init__(self, name: str, folder: Path, loaded: _Loaded, chosen: Chosen) -> None:
@@ -199,7 +211,8 @@ class Model:
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = chosen.drafter
-        self._experience = first_experience(chosen)
+        self.profile_key = profile_key(chosen, folder)
+        self._experience = first_experience(chosen, self.profile_key)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
 
@@ -347,6 +360,7 @@ class Model:
         grammar: Grammar | None = None,
         logprobs: int | None = None,
         on_prefill: Progress | None = None,
+        remember: bool = False,
     ) -> TextStream:
         """Start a generation from token ids.
 
@@ -356,6 +370,7 @@ class Model:
             stop_ids: tokens that end it besides the model's own.
             grammar: from `grammar`, for this generation alone.
             logprobs: report log-probabilities, with so many alternatives.
+            remember: a user's own prompt, for their history if it is on.
         """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
@@ -369,6 +384,10 @@ class Model:
             grammar=grammar,
             logprobs=logprobs,
         )
+        if remember and history.is_on():
+            text = self.decode(prompt)
+            settings = {name: getattr(sampling, name) for name in history.SETTINGS}
+            history.add(history.Entry(self.name, kind_of(text), text, settings))
         events = _worker.generate(
             lambda: Generation(self._target, self._bound, request, self._prefixes, self._experience)
         )
@@ -414,6 +433,12 @@ class Model:
     def stop_ids(self) -> frozenset[int]:
         """Tokens that end the text."""
         return self._stop_ids
+
+    @property
+    def profiled_costs(self) -> CostTable | None:
+        """What `localspec profile` measured for this model; None: nothing yet."""
+        profile = profiles.read(self.profile_key)
+        return None if profile is None else cost_table(profile)
 
     def measure(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Run `function(target, drafter, ...)` on the engine thread, as `localspec.lab` needs it."""

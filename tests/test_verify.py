@@ -228,6 +228,9 @@ def test_the_command_tells_newcomers_and_programs(
     assert done.exit_code == 0, done.output
     assert "LOSSLESS: the drafter changes the speed, not the text" in done.stdout
     assert "2 of 2 texts" in done.stdout
+    sampled = json.loads(run(*common, "--samples", "30", "--json").stdout)["sampled"]
+    assert sampled["sampling"]["temperature"] == 1.0
+    assert 0 < sampled["ids"]["p_value"] <= 1
 
     def wrong(drafts: mx.array, chosen: mx.array) -> Verdict:
         return Verdict(mx.array([drafts.shape[1]], dtype=mx.int32), chosen[:, -1])

@@ -13,7 +13,18 @@ from typing import Annotated
 
 import typer
 
-from localspec.cli import convert, doctor, generate, models, serve, train, verify
+from localspec.cli import (
+    compare,
+    convert,
+    doctor,
+    generate,
+    history,
+    models,
+    profile,
+    serve,
+    train,
+    verify,
+)
 from localspec.cli.output import ReaderGone, write
 from localspec.errors import LocalspecError
 
@@ -28,6 +39,9 @@ app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
+app.command("compare")(compare.compare)
+app.command("history")(history.history)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")

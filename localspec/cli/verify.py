@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -104,9 +104,8 @@ def verify(
 
 
 def _sampled(proof: SampledProof) -> dict[str, object]:
-    sampling = {
-        name: value for name, value in asdict(proof.sampling).items() if name != "logit_bias"
-    }
+    names = [field.name for field in fields(proof.sampling) if field.name != "logit_bias"]
+    sampling = {name: getattr(proof.sampling, name) for name in names}
     return {
         "sampling": sampling,
         "accepted": proof.accepted,

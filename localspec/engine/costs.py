@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 _FOLLOW = 0.15
 """How fast the scale of all costs follows the rounds."""
@@ -50,6 +51,22 @@ class CostTable:
 
     def plain_at(self, depth: int) -> float:
         return _between(self.depths, self.plain, depth)
+
+
+def cost_table(profile: dict[str, Any]) -> CostTable:
+    """From a profile as `localspec profile` keeps it."""
+    rows = profile["depths"]
+
+    def medians(part: str) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(float(each["median"]) for each in row[part]) for row in rows)
+
+    return CostTable(
+        depths=tuple(int(row["depth"]) for row in rows),
+        widths=tuple(int(width) for width in profile["widths"]),
+        draft=medians("draft"),
+        verify=medians("verify"),
+        plain=tuple(float(row["plain"]["median"]) for row in rows),
+    )
 
 
 GUESS = CostTable(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from localspec import profiles
 from localspec.converters.foreign import TargetFacts
 from localspec.drafter_catalog import (
     bundled_drafters,
@@ -15,6 +16,8 @@ from localspec.drafter_catalog import (
     installed_drafters,
     resolve_drafter,
 )
+from localspec.engine.costs import Costs, cost_table
+from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
 from localspec.engine.width import Experience
@@ -22,6 +25,7 @@ from localspec.errors import CheckpointRefused, DrafterMismatch, UsageError
 from localspec.models.drafter import Drafter
 from localspec.models.load import load
 from localspec.models.ngram import NgramDrafter
+from localspec.profiles import ProfileKey
 from localspec.provenance import claimed_acceptance, fingerprint, trained_for
 
 NONE = "none"
@@ -87,10 +91,21 @@ def make_drafter(
     return Chosen(NGRAM, NgramDrafter())
 
 
-def first_experience(chosen: Chosen) -> Experience:
-    """What is known of a drafter before it has drafted: its card's acceptance."""
+def profile_key(chosen: Chosen, target: Path) -> ProfileKey:
+    """What a profile of this drafter and target is kept by."""
+    machine = describe()
+    drafter = chosen.name if chosen.folder is None else fingerprint(chosen.folder)
+    return ProfileKey(machine.chip, machine.device, machine.mlx, fingerprint(target), drafter)
+
+
+def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
+    """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
     claimed = None if chosen.folder is None else claimed_acceptance(chosen.folder)
-    return Experience() if claimed is None else Experience(acceptance=claimed)
+    experience = Experience() if claimed is None else Experience(acceptance=claimed)
+    profile = profiles.read(key)
+    if profile is not None:
+        experience.costs = Costs(cost_table(profile))
+    return experience
 
 
 def _bound(folder: Path, target: Target) -> Drafter:

@@ -14,10 +14,15 @@ DEFAULT_KIND = "prompts"
 
 @dataclass(frozen=True, slots=True)
 class LabPrompt:
-    """A prompt's text and its kind: code, math, chat or editing, or what the user calls it."""
+    """A prompt's text and its kind: code, math, chat or editing, or what the user calls it.
+
+    Attributes:
+        raw: the text has been through the chat template already.
+    """
 
     text: str
     kind: str
+    raw: bool = False
 
 
 def bundled() -> list[LabPrompt]:
