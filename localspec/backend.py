@@ -224,6 +224,7 @@ def _figures(stats: Stats) -> Figures:
         accepted=stats.accepted,
         widths=tuple(stats.widths),
         parked=stats.parked,
+        arms=dict(stats.arms),
         prefill_s=stats.prefill_s,
         decode_s=stats.decode_s,
     )

@@ -19,7 +19,14 @@ from localspec import catalog, history, profiles
 from localspec.checks import checked
 from localspec.drafter_catalog import bundled_drafters, installed_drafters
 from localspec.engine.costs import CostTable, cost_table
-from localspec.engine.drafters import NGRAM, Chosen, first_experience, make_drafter, profile_key
+from localspec.engine.drafters import (
+    AUTO,
+    NGRAM,
+    Chosen,
+    first_experience,
+    make_drafter,
+    profile_key,
+)
 from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
@@ -43,6 +50,9 @@ from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 DEFAULT_MAX_TOKENS = 1024
 _PREFIX_SHARE = 1 / 8
 """Of the machine's memory, for conversations kept to go on from."""
+
+_KIND_TOKENS = 1500
+"""At the end of a prompt, by which its kind is told."""
 
 Message = Mapping[str, Any]
 Progress = Callable[[int, int], None]
@@ -383,6 +393,7 @@ class Model:
             width=width,
             grammar=grammar,
             logprobs=logprobs,
+            kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self.drafter == AUTO else "",
         )
         if remember and history.is_on():
             text = self.decode(prompt)

@@ -111,6 +111,7 @@ def test_figures_agree_with_the_events() -> None:
         "widths",
         "drafted",
         "parked_share",
+        "arms",
         "tokens_per_second",
         "time_to_first_token_s",
         "prompt_tokens_per_second",

@@ -156,5 +156,8 @@ def _summary(result: Result) -> str:
     if positions:
         lines.append(f"acceptance by position {positions}")
         widths = " ".join(f"{w}:{n}" for w, n in enumerate(stats.widths) if n)
+        if stats.arms:
+            arms = ", ".join(f"{name} {count}" for name, count in stats.arms.items())
+            lines.append(f"rounds by drafter {arms}")
         lines.append(f"rounds by width {widths}; {stats.parked_share:.0%} parked")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ are noticed.
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -137,6 +138,10 @@ class Costs:
     _scale: float | None = None
     _draft: _Curve = field(default_factory=_Curve)
     _verify: _Curve = field(default_factory=_Curve)
+
+    def beside(self, other: Costs) -> Costs:
+        """For another drafter on the same target: what plain steps and passes cost is known."""
+        return Costs(self.table, other._scale, self._draft, copy.deepcopy(other._verify))
 
     def draft(self, width: int, depth: int) -> float:
         """Seconds to draft so many tokens."""

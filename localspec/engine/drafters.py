@@ -11,17 +11,19 @@ import mlx.core as mx
 from localspec import profiles
 from localspec.converters.foreign import TargetFacts
 from localspec.drafter_catalog import (
+    InstalledDrafter,
     bundled_drafters,
     import_once,
     installed_drafters,
     resolve_drafter,
 )
+from localspec.engine.auto import Auto, MakeDrafter
 from localspec.engine.costs import Costs, cost_table
 from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
 from localspec.engine.width import Experience
-from localspec.errors import CheckpointRefused, DrafterMismatch, UsageError
+from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.models.load import load
 from localspec.models.ngram import NgramDrafter
@@ -53,7 +55,8 @@ def make_drafter(
 
     Args:
         name: `none`, `ngram`, `auto`, a bundled one, a folder (converted or not) or a Hub id. `auto` is
-            the first bundled or installed drafter that fits, else n-gram; it fetches nothing.
+            the bundled and installed ones that fit and n-gram, chosen among by what they give; it
+            fetches nothing.
         model, folder: the target's name and files, by which `auto` looks for drafters.
         notify: told what takes long.
 
@@ -81,14 +84,30 @@ def make_drafter(
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
         return Chosen(name, drafter, files)
     bundled = [] if mark is None else bundled_drafters(mark)
-    for found in [*bundled, *installed_drafters(model)]:
-        try:
-            files = import_once(found.path, found.name, target=facts, notify=notify)
-            return Chosen(found.name, _bound(files, target), files)
-        except (CheckpointRefused, DrafterMismatch) as error:
-            if notify:
-                notify(f"{found.name} is installed, but cannot be used: {error}")
-    return Chosen(NGRAM, NgramDrafter())
+    loaders = {
+        found.name: _loader(found, target, facts, folder, notify)
+        for found in [*bundled, *installed_drafters(model)]
+    }
+    auto = Auto({NGRAM: NgramDrafter()}, loaders, notify)
+    return Chosen(AUTO, auto) if auto.names != [NGRAM] else Chosen(NGRAM, NgramDrafter())
+
+
+def _loader(
+    found: InstalledDrafter,
+    target: Target,
+    facts: TargetFacts,
+    folder: Path | None,
+    notify: Callable[[str], None] | None,
+) -> MakeDrafter:
+    def make() -> tuple[Drafter, Experience]:
+        files = import_once(found.path, found.name, target=facts, notify=notify)
+        chosen = Chosen(found.name, _bound(files, target), files)
+        assert chosen.drafter is not None
+        if folder is None:
+            return chosen.drafter, Experience()
+        return chosen.drafter, first_experience(chosen, profile_key(chosen, folder))
+
+    return make
 
 
 def profile_key(chosen: Chosen, target: Path) -> ProfileKey:

@@ -15,6 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
+from localspec.engine.auto import Auto, AutoWidth
 from localspec.engine.drawing import Way, chances
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
@@ -135,16 +136,17 @@ class Generation:
         self._prefixes = prefixes
         self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
+        arm = drafter.prepare(request.kind) if isinstance(drafter, Auto) else None
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
         self._begin()
         self._experience = experience or Experience()
         self._way: Way = "greedy"
-        self._width: WidthPolicy = (
-            AdaptiveWidth(self._experience)
-            if request.width is None and drafter is not None
-            else FixedWidth(request.width or 0)
-        )
+        self._width: WidthPolicy = FixedWidth(request.width or 0)
+        if isinstance(drafter, Auto) and request.width is None:
+            self._width = AutoWidth(drafter, lambda: self._state, request.kind, arm)
+        elif request.width is None and drafter is not None:
+            self._width = AdaptiveWidth(self._experience)
         self._unobserved: list[tuple[int, mx.array | None]] = []
         self._next: _Step | None = None
         self._logits: mx.array | None = None  # the round's, where logprobs are wanted
@@ -319,8 +321,10 @@ class Generation:
         anchor = self._anchor()
         if pace is not None and isinstance(drafter, StoppingDrafter):
             proposal = drafter.propose_while(self._state, anchor, width, self._draw, pace)
-            return proposal, pace.num_computed
-        proposal = drafter.propose(self._state, anchor, width, self._draw)
+            if pace.num_computed:
+                return proposal, pace.num_computed
+        else:
+            proposal = drafter.propose(self._state, anchor, width, self._draw)
         return proposal, 0 if proposal is None else proposal.width
 
     def _lawful(self, proposal: Proposal) -> Proposal | None:
@@ -459,6 +463,7 @@ class Generation:
             num_drafted=drafted.num_drafted,
             parked=self._width.parked,
             draft_s=drafted.seconds or 0.0,
+            arm=self._width.playing or "none" if isinstance(self._width, AutoWidth) else None,
         )
         assert self._prefilled is not None
         self.stats.decode_s = now - self._prefilled

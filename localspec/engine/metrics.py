@@ -21,6 +21,7 @@ class Stats:
         widths: rounds by how many drafts they verified, from 0.
         drafted: drafts that were made; those not worth verifying were cut.
         parked: plain steps that were made because drafting did not pay.
+        arms: rounds by the drafter that `auto` had play.
         draft_s: seconds of drafting, where the loop could tell them from the rest of the round.
         prefill_s: seconds of reading the prompt.
         decode_s: seconds from then to the last committed token.
@@ -38,6 +39,7 @@ class Stats:
     widths: list[int] = field(default_factory=list)
     drafted: int = 0
     parked: int = 0
+    arms: dict[str, int] = field(default_factory=dict)
     draft_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -52,6 +54,7 @@ class Stats:
         num_drafted: int,
         parked: bool,
         draft_s: float,
+        arm: str | None = None,
     ) -> None:
         """Count a round; a draft cut off by a stop or a limit was not committed."""
         num_accepted = min(num_accepted, num_committed)
@@ -61,6 +64,8 @@ class Stats:
         self.generated_tokens += num_committed
         self.drafted += num_drafted
         self.parked += parked
+        if arm is not None:
+            self.arms[arm] = self.arms.get(arm, 0) + 1
         self.draft_s += draft_s
         self.widths.extend([0] * (num_proposed + 1 - len(self.widths)))
         self.widths[num_proposed] += 1
@@ -77,6 +82,7 @@ class Stats:
             proposed_by_position=list(self.proposed_by_position),
             accepted_by_position=list(self.accepted_by_position),
             widths=list(self.widths),
+            arms=dict(self.arms),
         )
 
     @property
@@ -125,6 +131,7 @@ class Stats:
             "widths": list(self.widths),
             "drafted": self.drafted,
             "parked_share": round(self.parked_share, 4),
+            "arms": dict(self.arms),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "time_to_first_token_s": round(self.time_to_first_token_s, 4),
             "prompt_tokens_per_second": round(self.prompt_tokens_per_second, 3),

@@ -60,6 +60,7 @@ class Figures:
     Attributes:
         widths: rounds by how many drafts they verified, from 0.
         parked: plain steps that were made because drafting did not pay.
+        arms: rounds by the drafter that `auto` had play.
     """
 
     prompt_tokens: int = 0
@@ -70,6 +71,7 @@ class Figures:
     accepted: int = 0
     widths: tuple[int, ...] = ()
     parked: int = 0
+    arms: Mapping[str, int] = field(default_factory=dict)
     prefill_s: float = 0.0
     decode_s: float = 0.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -167,6 +168,7 @@ def total(figures: list[Figures]) -> Figures:
             name: sum(getattr(each, name) for each in figures)
             for name in ("generated_tokens", "rounds", "proposed", "accepted", "parked", "decode_s")
         },
+        arms=dict(sum((Counter(each.arms) for each in figures), Counter())),
         widths=tuple(map(sum, zip_longest(*(each.widths for each in figures), fillvalue=0))),
     )
 
@@ -180,6 +182,7 @@ def speculation(figures: Figures, drafter: str) -> dict[str, object]:
         "width": round(figures.proposed / rounds, 4) if rounds else 0.0,
         "widths": list(figures.widths),
         "parked_share": round(figures.parked / rounds, 4) if rounds else 0.0,
+        "arms": dict(figures.arms),
         "rounds": rounds,
         "proposed": figures.proposed,
         "accepted": figures.accepted,

@@ -22,6 +22,7 @@ class Metrics:
     accepted: int = 0
     parked: int = 0
     widths: Counter[int] = field(default_factory=Counter)
+    arms: Counter[str] = field(default_factory=Counter)
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
@@ -35,6 +36,7 @@ class Metrics:
         self.accepted += figures.accepted
         self.parked += figures.parked
         self.widths.update(dict(enumerate(figures.widths)))
+        self.arms.update(figures.arms)
         self.prefill_s += figures.prefill_s
         self.decode_s += figures.decode_s
 
@@ -69,6 +71,11 @@ class Metrics:
         lines += [
             f'localspec_rounds_by_width_total{{width="{width}"}} {count}'
             for width, count in sorted(self.widths.items())
+        ]
+        lines += _metric("rounds_by_arm_total", "counter", "Rounds by the drafter auto played.")
+        lines += [
+            f'localspec_rounds_by_arm_total{{drafter="{arm}"}} {count}'
+            for arm, count in sorted(self.arms.items())
         ]
         return "\n".join(lines) + "\n"
 
