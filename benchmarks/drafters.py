@@ -2,82 +2,31 @@
 
     python benchmarks/drafters.py [--prompts N] [--tokens N] [DRAFTER ...]
 
-Every prompt goes through plain decoding and every drafter in turn, at temperature 0 and 1, each drafter
-at the width that was fastest in a first, short round. Prints Markdown.
+Prompts that no bundled drafter was trained on, at temperature 0 and 1, measured as `localspec compare`
+does. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import localspec
-from localspec.engine.metrics import Stats
-from localspec.model import Model
+from localspec.lab.compare import PLAIN, Settings, compare, ratios
+from localspec.lab.prompts import LabPrompt, read
+from localspec.measuring import ModelRunner
 
 PROMPTS = Path(__file__).parent / "prompts" / "eval.jsonl"
 KINDS = ("code", "math", "chat")
 TEMPERATURES = (0.0, 1.0)
-WIDTHS = (1, 2, 3, 4, 6)
-PLAIN = "none"
 
 
-@dataclass
-class Sum:
-    """Figures of several generations."""
-
-    tokens: int = 0
-    rounds: int = 0
-    seconds: float = 0.0
-    proposed: list[int] = field(default_factory=lambda: [0] * 32)
-    accepted: list[int] = field(default_factory=lambda: [0] * 32)
-
-    def add(self, stats: Stats) -> None:
-        self.tokens += stats.generated_tokens
-        self.rounds += stats.rounds
-        self.seconds += stats.decode_s
-        for place, count in enumerate(stats.proposed_by_position):
-            self.proposed[place] += count
-            self.accepted[place] += stats.accepted_by_position[place]
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
-
-    def positions(self) -> str:
-        pairs = zip(self.accepted, self.proposed, strict=True)
-        return " ".join(f"{a / p:.0%}" for a, p in pairs if p) or "–"
-
-
-def read_prompts(count: int) -> dict[str, list[str]]:
-    """The first prompts of every kind."""
-    lines = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
-    return {kind: [x["prompt"] for x in lines if x["kind"] == kind][:count] for kind in KINDS}
-
-
-def measure(
-    model: Model, prompt: str, temperature: float, width: int | None, tokens: int, seed: int
-) -> Stats:
-    return model.generate(
-        prompt, temperature=temperature, width=width, max_tokens=tokens, seed=seed
-    ).stats
-
-
-def best_widths(arms: dict[str, Model], prompts: Sequence[str], tokens: int) -> dict[str, int]:
-    """The fastest width of each drafter over a few prompts, greedy, in turns."""
-    sums = {(name, width): Sum() for name in arms if name != PLAIN for width in WIDTHS}
-    for prompt in prompts:
-        for (name, width), total in sums.items():
-            total.add(measure(arms[name], prompt, 0.0, width, tokens, 0))
-    return {
-        name: max(WIDTHS, key=lambda width: sums[name, width].speed)
-        for name in arms
-        if name != PLAIN
-    }
+def read_prompts(count: int) -> list[LabPrompt]:
+    """The first prompts of every kind, the kinds in turns."""
+    every = read(PROMPTS)
+    by_kind = [[prompt for prompt in every if prompt.kind == kind][:count] for kind in KINDS]
+    return [prompt for turn in zip(*by_kind, strict=True) for prompt in turn]
 
 
 def main() -> None:
@@ -88,34 +37,26 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     options = parser.parse_args()
     prompts = read_prompts(options.prompts)
-    arms = {
-        name: localspec.load(options.model, drafter=name) for name in (PLAIN, *options.drafters)
-    }
-    measure(arms[PLAIN], "warm up", 0.0, None, 8, 0)
-    widths = best_widths(arms, [texts[0] for texts in prompts.values()], options.tokens // 2)
-    sums = {(t, kind, arm): Sum() for t in TEMPERATURES for kind in KINDS for arm in arms}
-    for turn in range(options.prompts):
-        for temperature in TEMPERATURES:
-            for kind, texts in prompts.items():
-                for name, model in arms.items():
-                    stats = measure(
-                        model, texts[turn], temperature, widths.get(name), options.tokens, turn
-                    )
-                    sums[temperature, kind, name].add(stats)
+    names = dict.fromkeys((PLAIN, *options.drafters))
+    runners = {name: ModelRunner(localspec.load(options.model, drafter=name)) for name in names}
     print(
         f"{options.model} on {platform.machine()} {platform.system()}, {options.prompts} prompts of "
         f"each kind, {options.tokens} tokens\n"
     )
-    print("| drafter | width | T | kind | accepted length | acceptance by position | of plain |")
+    print(
+        "| drafter | T | kind | accepted length | acceptance by position | of plain | quartiles |"
+    )
     print("|---|---|---|---|---|---|---|")
-    for name in arms:
-        for temperature in TEMPERATURES:
-            for kind in KINDS:
-                total = sums[temperature, kind, name]
-                ratio = total.speed / sums[temperature, kind, PLAIN].speed
+    for temperature in TEMPERATURES:
+        comparison = compare(runners, prompts, Settings(temperature, options.tokens))
+        for kind in comparison.kinds:
+            plain = comparison.figures[kind][PLAIN]
+            for name, each in comparison.figures[kind].items():
+                ratio, low, high = ratios(each, plain)
+                positions = " ".join(f"{share:.0%}" for share in each.acceptance) or "–"
                 print(
-                    f"| {name} | {widths.get(name, 0)} | {temperature:g} | {kind} "
-                    f"| {total.tokens / total.rounds:.2f} | {total.positions()} | {ratio:.2f} |"
+                    f"| {name} | {temperature:g} | {kind} | {each.accepted_length:.2f} | {positions} "
+                    f"| {ratio:.2f} | {low:.2f}–{high:.2f} |"
                 )
 
 

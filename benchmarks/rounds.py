@@ -58,17 +58,17 @@ class PhasedGeneration(Generation):
         mx.eval(*arrays)
         self.device[phase] += time.perf_counter() - begun
 
-    def _propose(self) -> Proposal | None:
-        proposal = super()._propose()
+    def _propose(self, drafter: Drafter, width: int, pace: Any) -> tuple[Proposal | None, int]:
+        proposal, num_drafted = super()._propose(drafter, width, pace)
         if proposal is not None:
-            # The confidence is not read by the loop, so it is never computed.
+            # At a fixed width the confidence is not read by the loop, so it is never computed.
             self._evaluate("draft", proposal.tokens, proposal.q)
-        return proposal
+        return proposal, num_drafted
 
-    def _judge(self, proposal: Proposal, output: Output) -> Verdict:
-        verdict = super()._judge(proposal, output)
-        self._evaluate("accept", verdict)
-        return verdict
+    def _judge(self, proposal: Proposal, output: Output) -> tuple[Verdict, mx.array | None]:
+        verdict, chances = super()._judge(proposal, output)
+        self._evaluate("accept", verdict, chances)
+        return verdict, chances
 
     def _observe(self, next_tokens: list[int], taps: mx.array | None) -> None:
         super()._observe(next_tokens, taps)

@@ -186,6 +186,7 @@ class _Reader:
             width=job.width,
             grammar=grammar,
             logprobs=job.logprobs,
+            remember=True,
             on_prefill=lambda done, total: self._emit(Read(done, total)),
         )
 
@@ -225,6 +226,9 @@ def _figures(stats: Stats) -> Figures:
         rounds=stats.rounds,
         proposed=stats.proposed,
         accepted=stats.accepted,
+        widths=tuple(stats.widths),
+        parked=stats.parked,
+        arms=dict(stats.arms),
         prefill_s=stats.prefill_s,
         decode_s=stats.decode_s,
     )

@@ -13,11 +13,20 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from localspec import catalog
+from localspec import catalog, history, profiles
 from localspec.checks import checked
-from localspec.engine.drafters import make_drafter
+from localspec.drafter_catalog import bundled_drafters, installed_drafters
+from localspec.engine.costs import CostTable, cost_table
+from localspec.engine.drafters import (
+    AUTO,
+    NGRAM,
+    Chosen,
+    first_experience,
+    make_drafter,
+    profile_key,
+)
 from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
 from localspec.engine.loading import load_target
@@ -29,17 +38,22 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Worker
 from localspec.errors import UsageError
-from localspec.models.drafter import Drafter
+from localspec.provenance import fingerprint
 from localspec.stream import Progress, Result, TextStream
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.dialect import find_dialect
+from localspec.text.kinds import kind_of
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 
 DEFAULT_MAX_TOKENS = 1024
 _PREFIX_SHARE = 1 / 8
 """Of the machine's memory, for conversations kept to go on from."""
 
+_KIND_TOKENS = 1500
+"""At the end of a prompt, by which its kind is told."""
+
 Message = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -92,8 +106,15 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, chosen, bound = _worker.call(_acquire, model, folder, drafter, notify)
-    return Model(model, folder, chosen, loaded, bound)
+    loaded, chosen = _worker.call(_acquire, model, folder, drafter, notify)
+    return Model(model, folder, loaded, chosen)
+
+
+def fitting_drafters(model: str) -> list[str]:
+    """Names of the drafters that a model has here, bundled, installed, and n-gram."""
+    mark = fingerprint(catalog.resolve_model(model))
+    found = [*bundled_drafters(mark), *installed_drafters(model)]
+    return [*(each.name for each in found), NGRAM]
 
 
 def memory_room() -> int:
@@ -103,17 +124,17 @@ def memory_room() -> int:
 
 def _acquire(
     name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
-) -> tuple[_Loaded, str, Drafter | None]:
+) -> tuple[_Loaded, Chosen]:
     """Take one user's hold on a target; on the engine thread, like `_release`."""
     loaded = _loaded.get(folder) or _Loaded(
         load_target(folder),
         load_tokenizer(folder),
         PrefixCache(int(_PREFIX_SHARE * memory())),
     )
-    chosen, bound = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
+    chosen = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
     _loaded[folder] = loaded
     loaded.users += 1
-    return loaded, chosen, bound
+    return loaded, chosen
 
 
 def _release(folder: Path) -> None:
@@ -131,20 +152,21 @@ class Model:
         drafter: the drafter's name, as given; for `auto`, of the one it found.
         folder: where the target's files are.
         dialect: how the target writes thoughts, tool calls and fill-in tokens.
+        profile_key: where what rounds cost is kept, once `localspec profile` has measured it.
     """
 
-    def __init__(
-        self, name: str, folder: Path, drafter: str, loaded: _Loaded, bound: Drafter | None
-    ) -> None:
+    def __init__(self, name: str, folder: Path, loaded: _Loaded, chosen: Chosen) -> None:
         self.name = name
         self.folder = folder
-        self.drafter = drafter
+        self.drafter = chosen.name
         self.dialect = find_dialect(loaded.tokenizer)
         self._loaded = loaded
         self._target = loaded.target
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
-        self._bound = bound
+        self._bound = chosen.drafter
+        self.profile_key = profile_key(chosen, folder)
+        self._experience = first_experience(chosen, self.profile_key)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
 
@@ -293,6 +315,7 @@ class Model:
         grammar: Grammar | None = None,
         logprobs: int | None = None,
         on_prefill: Progress | None = None,
+        remember: bool = False,
     ) -> TextStream:
         """Start a generation from token ids.
 
@@ -302,6 +325,7 @@ class Model:
             stop_ids: tokens that end it besides the model's own.
             grammar: from `grammar`, for this generation alone.
             logprobs: report log-probabilities, with so many alternatives.
+            remember: a user's own prompt, for their history if it is on.
         """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
@@ -314,9 +338,14 @@ class Model:
             width=width,
             grammar=grammar,
             logprobs=logprobs,
+            kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self.drafter == AUTO else "",
         )
+        if remember and history.is_on():
+            text = self.decode(prompt)
+            settings = {name: getattr(sampling, name) for name in history.SETTINGS}
+            history.add(history.Entry(self.name, kind_of(text), text, settings))
         events = _worker.generate(
-            lambda: Generation(self._target, self._bound, request, self._prefixes)
+            lambda: Generation(self._target, self._bound, request, self._prefixes, self._experience)
         )
         return TextStream(self, events, stop, on_prefill)
 
@@ -355,6 +384,21 @@ class Model:
                     eos_token=sorted(self._stop_ids),
                 )
         return self._loaded.grammar_tokenizer
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end the text."""
+        return self._stop_ids
+
+    @property
+    def profiled_costs(self) -> CostTable | None:
+        """What `localspec profile` measured for this model; None: nothing yet."""
+        profile = profiles.read(self.profile_key)
+        return None if profile is None else cost_table(profile)
+
+    def measure(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Run `function(target, drafter, ...)` on the engine thread, as `localspec.lab` needs it."""
+        return _worker.call(lambda: function(self._target, self._bound, *args, **options))
 
     def footprint(self) -> Footprint:
         """What a generation of this model will take in memory."""

@@ -58,3 +58,22 @@ def _said(folder: Path, key: str) -> str | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointRefused(f"{path} is broken: {error}") from error
     return str(value)
+
+
+def claimed_acceptance(folder: Path) -> float | None:
+    """The chance that a draft stands, by a trained drafter's card; None: its folder does not say.
+
+    The card has the accepted length at a width; the chance is the one that gives that length if it is
+    the same at every position.
+    """
+    try:
+        card = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
+        length, width = float(card["accepted_length"]), int(card["width"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        chance = (low + high) / 2
+        expected = sum(chance**position for position in range(width + 1))
+        low, high = (chance, high) if expected < length else (low, chance)
+    return min(max(low, 0.05), 0.95)

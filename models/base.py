@@ -12,7 +12,7 @@ import mlx.nn as nn
 
 from localspec.errors import DrafterMismatch
 from localspec.models.config import DrafterConfig
-from localspec.models.drafter import Draw, Proposal, TargetView
+from localspec.models.drafter import Draw, Pace, Proposal, TargetView
 
 Step = Callable[[int, mx.array], tuple[mx.array, mx.array | None]]
 """Draft k, from k and the token before it [B]: logits [B, Vd], and confidence [B] if it has one."""
@@ -113,17 +113,28 @@ class BaseDrafter(nn.Module):
         drawn, q = draw(logits)
         return Proposal(self._target_ids(drawn), self._spread(q), top_probability(logits))
 
-    def draft_in_turn(self, step: Step, anchor: mx.array, width: int, draw: Draw) -> Proposal:
-        """Drafts that depend on the one before. Nothing is read back: it is all one lazy graph."""
+    def draft_in_turn(
+        self, step: Step, anchor: mx.array, width: int, draw: Draw, pace: Pace | None = None
+    ) -> Proposal | None:
+        """Drafts that depend on the one before. Without a pace, which reads confidences, nothing is
+        read back: it is all one lazy graph."""
         previous = anchor
         tokens, qs, confidences = [], [], []
         for index in range(width):
+            if index and pace is not None and not pace.wants_more():
+                break
             logits, confidence = step(index, previous)
+            confidence = top_probability(logits) if confidence is None else confidence
+            # Before the draft is drawn, so that its own luck cannot decide.
+            if pace is not None and not pace.wants(confidence):
+                break
             drawn, q = draw(logits)
             previous = self._target_ids(drawn)
             tokens.append(previous)
             qs.append(self._spread(q))
-            confidences.append(top_probability(logits) if confidence is None else confidence)
+            confidences.append(confidence)
+        if not tokens:
+            return None
         certain = any(q is None for q in qs)
         return Proposal(
             mx.stack(tokens, axis=1),

@@ -77,7 +77,7 @@ class BlockDrafter(BaseDrafter):
         """Taps [B, n, T, Dt] -> for each layer, what its context keys and values come from."""
         raise NotImplementedError
 
-    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal:
+    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal | None:
         """States after the final norm of the w predicting slots [B, w, D] -> w drafts."""
         return self.draft_together(self.logits(hidden), draw)
 
@@ -89,7 +89,9 @@ class BlockDrafter(BaseDrafter):
             cache.append(*layer.self_attn.context_keys_values(context, state.position))
         state.position += next_tokens.shape[1]
 
-    def propose(self, state: BlockState, anchor: mx.array, width: int, draw: Draw) -> Proposal:
+    def propose(
+        self, state: BlockState, anchor: mx.array, width: int, draw: Draw
+    ) -> Proposal | None:
         """Draft `width` tokens; a block of fewer slots than in training where that is enough."""
         assert 1 <= width <= self.max_width
         first = int(self.block.layout == "anchor_slot_unused")

@@ -14,7 +14,7 @@ import mlx.nn as nn
 
 from localspec.models.base import BaseDrafter
 from localspec.models.config import DrafterConfig
-from localspec.models.drafter import Draw, Proposal
+from localspec.models.drafter import Draw, Pace, Proposal
 from localspec.models.layers import Attention, DecoderLayer, KeyValueCache, LatentAttention
 
 MAX_WIDTH = 16
@@ -94,6 +94,17 @@ class ChainDrafter(BaseDrafter):
         self, state: ChainState, anchor: mx.array, width: int, draw: Draw
     ) -> Proposal | None:
         """Draft `width` tokens; none before the first pair was observed."""
+        return self._propose(state, anchor, width, draw, None)
+
+    def propose_while(
+        self, state: ChainState, anchor: mx.array, width: int, draw: Draw, pace: Pace
+    ) -> Proposal | None:
+        """As `propose`, up to the first draft that the pace does not want."""
+        return self._propose(state, anchor, width, draw, pace)
+
+    def _propose(
+        self, state: ChainState, anchor: mx.array, width: int, draw: Draw, pace: Pace | None
+    ) -> Proposal | None:
         assert 1 <= width <= self.max_width
         if state.hidden is None:
             return None
@@ -108,7 +119,7 @@ class ChainDrafter(BaseDrafter):
             return self.logits(self.norm(hidden))[:, 0], None
 
         try:
-            return self.draft_in_turn(step, anchor, width, draw)
+            return self.draft_in_turn(step, anchor, width, draw, pace)
         finally:
             state.cache.crop(num_rows)
 

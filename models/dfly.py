@@ -28,7 +28,7 @@ class Model(dflash.Model):
         mixed = self.hidden_norm(self.fc(flatten_taps(taps))[:, :, None] + mixed)
         return [mixed[:, :, layer] for layer in range(len(self.layers))]
 
-    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal:
+    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal | None:
         """The head reads each slot's state after its correction."""
 
         def step(index: int, previous: mx.array) -> tuple[mx.array, mx.array | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import mlx.core as mx
 
@@ -38,6 +38,18 @@ class Proposal:
     @property
     def width(self) -> int:
         return self.tokens.shape[1]
+
+
+class Pace(Protocol):
+    """Ends a chain of drafts where the next is not worth its time."""
+
+    def wants(self, confidence: mx.array) -> bool:
+        """Whether to draw the next draft, from the confidence [B] that precedes its drawing."""
+        ...
+
+    def wants_more(self) -> bool:
+        """Whether to compute another draft."""
+        ...
 
 
 class TargetView(Protocol):
@@ -112,4 +124,15 @@ class Drafter(Protocol):
         Returns:
             The proposal, which may be shorter than `width`; None: nothing worth verifying.
         """
+        ...
+
+
+@runtime_checkable
+class StoppingDrafter(Protocol):
+    """A drafter that computes one draft after another, so that stopping early saves time."""
+
+    def propose_while(
+        self, state: Any, anchor: mx.array, width: int, draw: Draw, pace: Pace
+    ) -> Proposal | None:
+        """As `propose`, up to the first draft that the pace does not want."""
         ...

@@ -20,7 +20,7 @@ class Model(dflash.Model):
         if self.block.confidence:
             self.confidence_head = ConfidenceHead(config, self.block.confidence)
 
-    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal:
+    def draft(self, hidden: mx.array, anchor: mx.array, draw: Draw) -> Proposal | None:
         """Logits of a slot plus the bias; the confidence does not depend on the draft it is for."""
         base = self.logits(hidden)  # [B, w, Vd]
         memory: mx.array | None = None

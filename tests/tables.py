@@ -65,6 +65,7 @@ class TableDrafter:
     Args:
         greedy: draft the argmax, whatever the sampling.
         draw_temperature: a planted mistake: draw at this temperature, but report q at the right one.
+        confident: say how likely each draft's likeliest token is.
     """
 
     tap_layers: tuple[int, ...] = ()
@@ -77,11 +78,13 @@ class TableDrafter:
         *,
         greedy: bool = False,
         draw_temperature: float | None = None,
+        confident: bool = False,
     ) -> None:
         rng = np.random.default_rng(seed)
         self._table = mx.array((1.5 * rng.standard_normal((vocab_size,) * 2)).astype(np.float32))
         self._greedy = greedy
         self._draw_temperature = draw_temperature
+        self._confident = confident
 
     def bind(self, target: TargetView) -> None:
         pass
@@ -96,9 +99,11 @@ class TableDrafter:
 
     def propose(self, state: Any, anchor: mx.array, width: int, draw: Draw) -> Proposal:
         tokens, last = [], anchor
+        confidences = []
         laws: list[mx.array | None] = []
         for _ in range(width):
             logits = self._table[last]
+            confidences.append(mx.max(mx.softmax(logits, axis=-1), axis=-1))
             if self._greedy:
                 last = mx.argmax(logits, axis=-1).astype(mx.int32)
             elif self._draw_temperature is not None:
@@ -111,7 +116,9 @@ class TableDrafter:
             tokens.append(last)
         known = [q for q in laws if q is not None]
         return Proposal(
-            tokens=mx.stack(tokens, axis=1), q=mx.stack(known, axis=1) if known else None
+            tokens=mx.stack(tokens, axis=1),
+            q=mx.stack(known, axis=1) if known else None,
+            confidence=mx.stack(confidences, axis=1) if self._confident else None,
         )
 
 

@@ -14,10 +14,10 @@ from huggingface_hub import constants
 
 from localspec.cli import run
 from localspec.drafter_catalog import installed_drafters
+from localspec.engine.auto import Auto
 from localspec.engine.drafters import make_drafter
 from localspec.engine.target import Target
 from localspec.errors import UsageError
-from localspec.models.block import BlockDrafter
 from localspec.models.ngram import NgramDrafter
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,15 +66,16 @@ def put(hub_cache: Path, name: str, case: str, leave_out: str = "") -> Path:
 def test_auto_takes_an_installed_drafter(hub_cache: Path, target: Target) -> None:
     repository = put(hub_cache, NAME, CASE)
     said: list[str] = []
-    name, drafter = make_drafter("auto", target, model=MODEL, notify=said.append)
-    assert name == NAME
-    assert isinstance(drafter, BlockDrafter)
+    name, drafter, _ = make_drafter("auto", target, model=MODEL, notify=said.append)
+    assert name == "auto"
+    assert isinstance(drafter, Auto)
+    assert drafter.names == ["ngram", NAME]
     assert f"importing {NAME} (once)" in said
     # The import stays when the Hub's cache is emptied, and is not made again.
     shutil.rmtree(repository)
     said.clear()
-    name, drafter = make_drafter("auto", target, model=MODEL, notify=said.append)
-    assert (name, isinstance(drafter, BlockDrafter), said) == (NAME, True, [])
+    name, drafter, _ = make_drafter("auto", target, model=MODEL, notify=said.append)
+    assert (name, isinstance(drafter, Auto), said) == ("auto", True, [])
     (found,) = installed_drafters(MODEL)
     assert (found.architecture, found.path.parent.name) == ("dflash", "drafters")
     assert found.path.name.startswith("Qwen3-8B-DFlash-b16-")
@@ -89,7 +90,7 @@ def test_auto_is_ngram_without_one(
 ) -> None:
     put(hub_cache, NAME, CASE, leave_out)
     assert installed_drafters(model) == []
-    name, drafter = make_drafter("auto", target, model=model)
+    name, drafter, _ = make_drafter("auto", target, model=model)
     assert (name, type(drafter)) == ("ngram", NgramDrafter)
 
 
@@ -97,13 +98,14 @@ def test_auto_passes_over_what_does_not_fit(hub_cache: Path, target: Target) -> 
     put(hub_cache, NAME, CASE)
     said: list[str] = []
     other = tiny_target(num_hidden_layers=7)
-    name, drafter = make_drafter("auto", other, model=MODEL, notify=said.append)
+    name, drafter, _ = make_drafter("auto", other, model=MODEL, notify=said.append)
     assert (name, type(drafter)) == ("ngram", NgramDrafter)
     assert f"{NAME} is installed, but cannot be used: " in said[-1]
     # A better one that cannot be read does not hide the next.
     put(hub_cache, "deepseek-ai/dspark_qwen3_8b_block7", "bad/truncated-safetensors")
-    name, _ = make_drafter("auto", target, model=MODEL, notify=said.append)
-    assert name == NAME
+    _, drafter, _ = make_drafter("auto", target, model=MODEL, notify=said.append)
+    assert isinstance(drafter, Auto)
+    assert drafter.names == ["ngram", NAME]
     assert "dspark_qwen3_8b_block7 is installed, but cannot be used" in " ".join(said)
 
 

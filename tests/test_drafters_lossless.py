@@ -10,6 +10,7 @@ from many_runs import run_many, run_one
 from random_drafters import Misreporting, random_drafter
 from tables import Floats, next_law
 from test_lossless import p_value, tally
+from test_width_lossless import experience
 
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
@@ -82,3 +83,18 @@ def test_sampled_drafts_keep_the_law(
 def test_the_test_notices_drafts_drawn_at_another_temperature(target: Target, law: Floats) -> None:
     drafter = Misreporting(random_drafter("dflash", target, seed=1))
     assert p_value(counts(target, drafter, 4_000), law) < 1e-6
+
+
+@pytest.mark.parametrize("architecture", ["dspark", "eagle3"])
+def test_sampled_drafts_keep_the_law_where_confidences_choose_the_width(
+    target: Target, law: Floats, architecture: str
+) -> None:
+    """EAGLE-3 stops its chain while drafting; DSpark's block is cut afterwards."""
+    drafter = random_drafter(architecture, target, seed=1)
+
+    def free(seed: int) -> Request:
+        return Request(PROMPT, NUM_TOKENS, PARAMS, seed=seed)
+
+    tokens, share_accepted = run_many(target, drafter, free, RUNS, experience)
+    assert 0.05 < share_accepted < 0.95
+    assert p_value(tally(tokens, VOCAB), law) > 1e-3

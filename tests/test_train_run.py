@@ -99,7 +99,7 @@ def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bound(tiny: Path, trained: Path) -> tuple[Target, Drafter]:
     target = load_target(tiny)
-    _, drafter = make_drafter(str(trained), target, folder=tiny)
+    _, drafter, _ = make_drafter(str(trained), target, folder=tiny)
     assert drafter is not None
     return target, drafter
 

@@ -1,47 +1,171 @@
-"""The learnt width: measured costs and acceptances decide, and change its mind."""
+"""The adaptive width on simulated rounds: costs and acceptances decide, and change its mind."""
 
 from __future__ import annotations
 
-from localspec.engine.width import FixedWidth, LearntWidth
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from localspec.engine.costs import Costs, CostTable
+from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
+
+MOST = 8
+Text = Callable[[np.random.Generator], tuple[Sequence[float], Sequence[float]]]
 
 
-def simulate(policy: LearntWidth, acceptance: float, row_cost: float, rounds: int) -> float:
-    """Tokens a second over rounds whose drafts stand while a fixed sequence stays below `acceptance`."""
-    tokens, seconds, phase = 0, 0.0, 0.0
-    for _ in range(rounds):
-        width = policy.choose(8)
-        accepted = 0
-        while accepted < width:
-            phase = (phase + 0.618034) % 1.0
-            if phase >= acceptance:
-                break
-            accepted += 1
-        cost = 1.0 + row_cost * width
-        policy.learn(width, accepted, cost)
-        tokens, seconds = tokens + accepted + 1, seconds + cost
-    return tokens / seconds
+class Machine:
+    """Rounds whose true costs are known: a step takes 1, a draft and a verified row their own."""
+
+    def __init__(self, draft: float = 0.1, draft_row: float = 0.01, row: float = 0.1) -> None:
+        self.draft, self.draft_row, self.row = draft, draft_row, row
+        self.rng = np.random.default_rng(0)
+        self.depth = 100
+        self.noise = 0.03
+
+    def run(self, policy: WidthPolicy, text: Text, rounds: int) -> tuple[int, float]:
+        """Tokens, and the time they took."""
+        tokens, seconds = 0, 0.0
+        for _ in range(rounds):
+            was_plain = policy.plain_next
+            width = policy.choose(MOST, self.depth, "greedy")
+            confidences, chances = text(self.rng)
+            kept, draft_s = 0, 0.0
+            if width:
+                draft_s = self.draft + self.draft_row * width
+                kept = policy.cut(list(confidences[:width]), certain=True)
+            accepted = 0
+            while accepted < kept and self.rng.random() < chances[accepted]:
+                accepted += 1
+            rest_s = 1.0 + self.row * kept
+            jitter = 1 + self.noise * abs(self.rng.standard_normal())
+            shown = [*confidences[:kept]]
+            ahead = was_plain and not width
+            policy.learn(Outcome(width, shown, accepted, draft_s * jitter, rest_s * jitter, ahead))
+            tokens, seconds = tokens + accepted + 1, seconds + draft_s + rest_s
+        return tokens, seconds
+
+    def speed(self, policy: WidthPolicy, text: Text, rounds: int) -> float:
+        tokens, seconds = self.run(policy, text, rounds)
+        return tokens / seconds
 
 
-def test_good_cheap_drafts_are_verified_wide() -> None:
-    assert simulate(LearntWidth(), acceptance=0.95, row_cost=0.02, rounds=200) > 3.5
+def steady(chance: float) -> Text:
+    return lambda rng: ([chance] * MOST, [chance] * MOST)
 
 
-def test_useless_drafts_are_parked() -> None:
-    assert simulate(LearntWidth(), acceptance=0.0, row_cost=0.1, rounds=400) > 0.93
+def varied(rng: np.random.Generator) -> tuple[list[float], list[float]]:
+    """Easy and hard places, which the drafter tells apart."""
+    chance = 0.95 if rng.random() < 0.4 else 0.15
+    return [chance] * MOST, [chance] * MOST
 
 
-def test_dear_drafts_are_kept_narrow() -> None:
-    assert simulate(LearntWidth(), acceptance=0.6, row_cost=0.3, rounds=400) > 1.0
+def best_fixed(text: Text, rounds: int = 1500, **machine: float) -> float:
+    return max(
+        Machine(**machine).speed(FixedWidth(width), text, rounds) for width in range(MOST + 1)
+    )
 
 
-def test_it_comes_back_when_the_text_becomes_easy() -> None:
-    policy = LearntWidth()
-    simulate(policy, acceptance=0.0, row_cost=0.05, rounds=200)
-    simulate(policy, acceptance=0.97, row_cost=0.05, rounds=200)
-    assert simulate(policy, acceptance=0.97, row_cost=0.05, rounds=50) > 2.5
+@pytest.mark.parametrize("chance", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("row", [0.02, 0.1, 0.3])
+def test_steady_text_gets_nearly_the_best_fixed_width(chance: float, row: float) -> None:
+    speed = Machine(row=row).speed(AdaptiveWidth(Experience()), steady(chance), 1500)
+    assert speed > 0.97 * best_fixed(steady(chance), row=row)
+
+
+def test_varied_text_gets_more_than_any_fixed_width() -> None:
+    speed = Machine().speed(AdaptiveWidth(Experience()), varied, 1500)
+    assert speed > 1.05 * best_fixed(varied)
+
+
+def test_confidences_are_calibrated() -> None:
+    def boastful(rng: np.random.Generator) -> tuple[list[float], list[float]]:
+        return [0.97] * MOST, [0.5] * MOST
+
+    speed = Machine(row=0.2).speed(AdaptiveWidth(Experience()), boastful, 1500)
+    assert speed > 0.97 * best_fixed(boastful, row=0.2)
+
+
+@pytest.mark.parametrize(("draft", "row"), [(0.05, 0.05), (0.2, 0.1), (0.3, 0.5), (0.8, 0.3)])
+@pytest.mark.parametrize("confidence", [0.1, 0.9])
+def test_a_useless_drafter_costs_three_percent_at_most(
+    draft: float, row: float, confidence: float
+) -> None:
+    useless: Text = lambda rng: ([confidence] * MOST, [0.0] * MOST)  # noqa: E731
+    tokens, seconds = Machine(draft, 0.0, row).run(AdaptiveWidth(Experience()), useless, 500)
+    assert tokens == 500
+    assert seconds < 500 / 0.97
+    # And over many short requests.
+    experience, seconds = Experience(), 0.0
+    for _ in range(10):
+        seconds += Machine(draft, 0.0, row).run(AdaptiveWidth(experience), useless, 50)[1]
+    assert seconds < 500 / 0.97
+
+
+def test_it_parks_and_comes_back_within_tens_of_rounds() -> None:
+    machine, policy = Machine(), AdaptiveWidth(Experience())
+    machine.run(policy, steady(0.0), 500)
+    assert policy.parked
+    machine.run(policy, steady(0.9), 60)
+    assert machine.speed(policy, steady(0.9), 100) > 0.9 * best_fixed(steady(0.9))
+    machine.run(policy, steady(0.0), 40)
+    assert machine.speed(policy, steady(0.0), 100) > 0.95
+
+
+def test_a_deeper_context_makes_it_narrow() -> None:
+    machine, policy = Machine(row=0.05), AdaptiveWidth(Experience())
+    machine.run(policy, steady(0.8), 100)
+    for _ in range(40):
+        machine.row += 0.01
+        machine.run(policy, steady(0.8), 10)
+    assert machine.speed(policy, steady(0.8), 300) > 0.93 * best_fixed(steady(0.8), row=machine.row)
+
+
+def test_a_slow_machine_for_a_while_does_not_park_a_good_drafter() -> None:
+    machine, policy = Machine(), AdaptiveWidth(Experience())
+    machine.run(policy, steady(0.9), 100)
+    machine.noise = 1.0
+    machine.run(policy, steady(0.9), 100)
+    machine.noise = 0.03
+    assert machine.speed(policy, steady(0.9), 200) > 0.93 * best_fixed(steady(0.9))
+
+
+def test_a_measured_table_is_used_from_the_first_round() -> None:
+    table = CostTable(
+        depths=(0, 1000),
+        widths=(0, 1, 8),
+        draft=((0.0, 0.1, 0.1), (0.0, 0.1, 0.1)),
+        verify=((1.0, 1.01, 1.08), (1.0, 2.0, 9.0)),
+        plain=(1.0, 1.0),
+    )
+    shallow = AdaptiveWidth(Experience(Costs(table)))
+    deep = AdaptiveWidth(Experience(Costs(table)))
+    for policy, depth in ((shallow, 0), (deep, 1000)):
+        while policy.choose(MOST, depth, "greedy") == 0:
+            policy.learn(Outcome(0, [], 0, None, 1.0, True))
+    assert shallow.cut([0.9] * MOST, certain=True) == MOST
+    assert deep.choose(MOST, 1000, "greedy") <= 1
+
+
+def test_a_sampled_decision_looks_at_what_precedes_it_alone() -> None:
+    policy = AdaptiveWidth(Experience())
+    Machine().run(policy, varied, 300)
+    while policy.choose(MOST, 100, "greedy") == 0:
+        policy.learn(Outcome(0, [], 0, None, 1.0, True))
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        confidences = [float(c) for c in rng.uniform(0.05, 0.99, MOST)]
+        kept = policy.cut(confidences, certain=False)
+        for later in range(kept + 1, MOST):
+            changed = confidences[:later] + [float(rng.uniform(0.05, 0.99))] * (MOST - later)
+            assert policy.cut(changed, certain=False) == kept
 
 
 def test_limits_are_kept() -> None:
-    policy = LearntWidth()
-    assert all(0 <= policy.choose(limit) <= limit for limit in (0, 1, 2, 8) * 20)
-    assert FixedWidth(5).choose(3) == 3
+    policy = AdaptiveWidth(Experience())
+    for limit in (0, 1, 2, 8) * 20:
+        width = policy.choose(limit, 10, "greedy")
+        assert 0 <= width <= limit
+        kept = policy.cut([0.5] * width, certain=True) if width else 0
+        policy.learn(Outcome(width, [0.5] * kept, kept, 0.1, 1.0))
+    assert FixedWidth(5).choose(3, 10, "greedy") == 3

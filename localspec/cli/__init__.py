@@ -13,7 +13,19 @@ from typing import Annotated
 
 import typer
 
-from localspec.cli import chat, convert, doctor, generate, models, serve, train
+from localspec.cli import (
+    chat,
+    compare,
+    convert,
+    doctor,
+    generate,
+    history,
+    models,
+    profile,
+    serve,
+    train,
+    verify,
+)
 from localspec.cli.output import ReaderGone, write
 from localspec.errors import LocalspecError
 
@@ -29,6 +41,10 @@ app.command("generate")(generate.generate)
 app.command("serve")(serve.serve)
 app.command("convert")(convert.convert)
 app.command("train")(train.train)
+app.command("profile")(profile.profile)
+app.command("compare")(compare.compare)
+app.command("history")(history.history)
+app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
 

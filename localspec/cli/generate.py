@@ -54,7 +54,7 @@ def generate(
 ) -> None:
     """Answer a prompt: the argument, standard input, or both (standard input first)."""
     text = _whole_prompt(prompt)
-    num_drafts = _parse_width(width)
+    num_drafts = parse_width(width)
     status = Status(sys.stderr)
 
     from localspec.engine.request import Request
@@ -132,7 +132,8 @@ def _whole_prompt(argument: str | None) -> str:
     return whole
 
 
-def _parse_width(width: str) -> int | None:
+def parse_width(width: str) -> int | None:
+    """What `--width` says; None: auto."""
     if width == "auto":
         return None
     try:
@@ -154,4 +155,9 @@ def _summary(result: Result) -> str:
     ]
     if positions:
         lines.append(f"acceptance by position {positions}")
+        widths = " ".join(f"{w}:{n}" for w, n in enumerate(stats.widths) if n)
+        if stats.arms:
+            arms = ", ".join(f"{name} {count}" for name, count in stats.arms.items())
+            lines.append(f"rounds by drafter {arms}")
+        lines.append(f"rounds by width {widths}; {stats.parked_share:.0%} parked")
     return "\n".join(lines)

@@ -32,6 +32,11 @@ class Status:
             return
         self.rewrite(f"{what}: {done} of {total} tokens")
 
+    def share(self, what: str, done: int, total: int) -> None:
+        """The same for other things than tokens read."""
+        if self._live:
+            self.rewrite(f"{what}: {done} of {total}")
+
     @property
     def live(self) -> bool:
         """Whether lines can be rewritten."""

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import mlx.core as mx
 
+from localspec import profiles
 from localspec.converters.foreign import TargetFacts
 from localspec.drafter_catalog import (
+    InstalledDrafter,
     bundled_drafters,
     import_once,
     installed_drafters,
     resolve_drafter,
 )
+from localspec.engine.auto import Auto, MakeDrafter
+from localspec.engine.costs import Costs, cost_table
+from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
-from localspec.errors import CheckpointRefused, DrafterMismatch, UsageError
+from localspec.engine.width import Experience
+from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.models.load import load
 from localspec.models.ngram import NgramDrafter
-from localspec.provenance import fingerprint, trained_for
+from localspec.profiles import ProfileKey
+from localspec.provenance import claimed_acceptance, fingerprint, trained_for
 
 NONE = "none"
 AUTO = "auto"
 NGRAM = "ngram"
+
+
+class Chosen(NamedTuple):
+    """A drafter's own name; the drafter, bound to its target, or None: plain decoding; its folder."""
+
+    name: str
+    drafter: Drafter | None
+    folder: Path | None = None
 
 
 def make_drafter(
@@ -34,12 +50,13 @@ def make_drafter(
     model: str = "",
     folder: Path | None = None,
     notify: Callable[[str], None] | None = None,
-) -> tuple[str, Drafter | None]:
-    """A drafter's own name, and the drafter, bound to the target; None decodes plainly.
+) -> Chosen:
+    """The drafter that a name stands for.
 
     Args:
         name: `none`, `ngram`, `auto`, a bundled one, a folder (converted or not) or a Hub id. `auto` is
-            the first bundled or installed drafter that fits, else n-gram; it fetches nothing.
+            the bundled and installed ones that fit and n-gram, chosen among by what they give; it
+            fetches nothing.
         model, folder: the target's name and files, by which `auto` looks for drafters.
         notify: told what takes long.
 
@@ -54,9 +71,9 @@ def make_drafter(
             "the drafter's name is empty; give none, ngram, auto, a folder or a Hub id"
         )
     if name == NONE:
-        return name, None
+        return Chosen(name, None)
     if name == NGRAM:
-        return name, NgramDrafter()
+        return Chosen(name, NgramDrafter())
     facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
     mark = None if folder is None else fingerprint(folder)
     if name != AUTO:
@@ -65,16 +82,49 @@ def make_drafter(
         its = trained_for(files)
         if notify and mark is not None and its not in (None, mark):
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
-        return name, drafter
+        return Chosen(name, drafter, files)
     bundled = [] if mark is None else bundled_drafters(mark)
-    for found in [*bundled, *installed_drafters(model)]:
-        try:
-            files = import_once(found.path, found.name, target=facts, notify=notify)
-            return found.name, _bound(files, target)
-        except (CheckpointRefused, DrafterMismatch) as error:
-            if notify:
-                notify(f"{found.name} is installed, but cannot be used: {error}")
-    return NGRAM, NgramDrafter()
+    loaders = {
+        found.name: _loader(found, target, facts, folder, notify)
+        for found in [*bundled, *installed_drafters(model)]
+    }
+    auto = Auto({NGRAM: NgramDrafter()}, loaders, notify)
+    return Chosen(AUTO, auto) if auto.names != [NGRAM] else Chosen(NGRAM, NgramDrafter())
+
+
+def _loader(
+    found: InstalledDrafter,
+    target: Target,
+    facts: TargetFacts,
+    folder: Path | None,
+    notify: Callable[[str], None] | None,
+) -> MakeDrafter:
+    def make() -> tuple[Drafter, Experience]:
+        files = import_once(found.path, found.name, target=facts, notify=notify)
+        chosen = Chosen(found.name, _bound(files, target), files)
+        assert chosen.drafter is not None
+        if folder is None:
+            return chosen.drafter, Experience()
+        return chosen.drafter, first_experience(chosen, profile_key(chosen, folder))
+
+    return make
+
+
+def profile_key(chosen: Chosen, target: Path) -> ProfileKey:
+    """What a profile of this drafter and target is kept by."""
+    machine = describe()
+    drafter = chosen.name if chosen.folder is None else fingerprint(chosen.folder)
+    return ProfileKey(machine.chip, machine.device, machine.mlx, fingerprint(target), drafter)
+
+
+def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
+    """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
+    claimed = None if chosen.folder is None else claimed_acceptance(chosen.folder)
+    experience = Experience() if claimed is None else Experience(acceptance=claimed)
+    profile = profiles.read(key)
+    if profile is not None:
+        experience.costs = Costs(cost_table(profile))
+    return experience
 
 
 def _bound(folder: Path, target: Target) -> Drafter:

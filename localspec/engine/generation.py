@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
+from localspec.engine.auto import Auto, AutoWidth
+from localspec.engine.drawing import Way, chances
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
 from localspec.engine.logprobs import token_logprobs
@@ -31,9 +33,9 @@ from localspec.engine.request import (
 )
 from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
-from localspec.engine.width import FixedWidth, LearntWidth, WidthPolicy
+from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
 from localspec.errors import ContextOverflow
-from localspec.models.drafter import Drafter, Proposal
+from localspec.models.drafter import Drafter, Proposal, StoppingDrafter
 
 PREFILL_CHUNK = 512
 SHARED_CHUNK = 128
@@ -42,6 +44,9 @@ _CLEAR_EVERY = 256
 _TAIL = 16
 """Where templates end a prompt otherwise than the history of the next turn, it is in these tokens."""
 _MOST_CHECKPOINTS = 6
+_FIXED_POINT = 2**20
+"""Of chances that are read together with whole numbers."""
+_MOST_UNOBSERVED = 128
 
 
 @dataclass(slots=True)
@@ -52,6 +57,43 @@ class _Step:
     output: Output
 
 
+@dataclass(slots=True)
+class _Drafted:
+    """A round's drafting.
+
+    Attributes:
+        proposal: what to verify; None: a plain step.
+        confidences: of its drafts.
+        num_drafted: drafts that were computed.
+        seconds: how long it took; None: nothing was read, so it is not told from the rest.
+    """
+
+    proposal: Proposal | None = None
+    confidences: list[float | None] = field(default_factory=list)
+    num_drafted: int = 0
+    seconds: float | None = None
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A chain's pace: reads each confidence and asks the policy."""
+
+    policy: WidthPolicy
+    confidences: list[float | None] = field(default_factory=list)
+    num_computed: int = 0
+
+    def wants(self, confidence: mx.array) -> bool:
+        self.num_computed += 1
+        read = [*self.confidences, float(np.array(confidence)[0])]
+        if not self.policy.wants(read):
+            return False
+        self.confidences = read
+        return True
+
+    def wants_more(self) -> bool:
+        return self.policy.wants_more(self.confidences)
+
+
 class Generation:
     """Generates one request on one target.
 
@@ -60,6 +102,7 @@ class Generation:
         drafter: bound to the target; None decodes plainly.
         request: what to generate.
         prefixes: where beginnings of prompts come from, and where this conversation goes by `keep`.
+        experience: what earlier generations learnt about the drafter; this one adds to it.
 
     Attributes:
         chunk: tokens of the prompt that a step reads.
@@ -74,6 +117,7 @@ class Generation:
         drafter: Drafter | None,
         request: Request,
         prefixes: PrefixCache | None = None,
+        experience: Experience | None = None,
     ) -> None:
         room = target.context_length - len(request.prompt)
         if room < 1:
@@ -92,12 +136,18 @@ class Generation:
         self._prefixes = prefixes
         self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
+        arm = drafter.prepare(request.kind) if isinstance(drafter, Auto) else None
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
         self._begin()
-        self._width: WidthPolicy = (
-            LearntWidth() if request.width is None else FixedWidth(request.width)
-        )
+        self._experience = experience or Experience()
+        self._way: Way = "greedy"
+        self._width: WidthPolicy = FixedWidth(request.width or 0)
+        if isinstance(drafter, Auto) and request.width is None:
+            self._width = AutoWidth(drafter, lambda: self._state, request.kind, arm)
+        elif request.width is None and drafter is not None:
+            self._width = AdaptiveWidth(self._experience)
+        self._unobserved: list[tuple[int, mx.array | None]] = []
         self._asked = 0  # drafts asked for in this round
         self._next: _Step | None = None
         self._logits: mx.array | None = None  # the round's, where logprobs are wanted
@@ -134,6 +184,7 @@ class Generation:
         """Leave the conversation, as far as it was read, to the prefix cache; the last call."""
         if self._prefixes is None or not self._cache.num_tokens:
             return
+        self._catch_up()
         reads_taps = self._drafter is not None and bool(self._taps)
         conversation = Conversation(
             tokens=np.array(self.tokens, dtype=np.int32),
@@ -200,17 +251,28 @@ class Generation:
 
     def _round(self) -> Committed:
         begun = time.perf_counter()
-        proposal = self._propose()
+        ahead = self._next is not None
+        drafted = self._draft(begun)
+        proposal = drafted.proposal
         if proposal is None:
-            num_proposed, num_accepted, committed = 0, 0, self._plain()
+            num_accepted, committed = 0, self._plain()
         else:
-            num_proposed = proposal.width
             num_accepted, committed = self._speculate(proposal)
         if self._request.grammar is not None:
             self._request.grammar.commit(committed)
         now = time.perf_counter()
-        self._width.learn(num_proposed, num_accepted, now - begun)
-        self._commit(num_proposed, num_accepted, committed, now)
+        rest_s = now - begun - (drafted.seconds or 0.0)
+        self._width.learn(
+            Outcome(
+                drafted.num_drafted,
+                drafted.confidences,
+                num_accepted,
+                drafted.seconds,
+                rest_s,
+                ahead,
+            )
+        )
+        self._commit(drafted, num_accepted, committed, now)
         num_accepted = min(num_accepted, len(committed))
         return Committed(
             committed, num_accepted, self.stats.copy(), self._logprobs(committed), self._asked
@@ -222,16 +284,51 @@ class Generation:
             return None
         return token_logprobs(logits[0, : len(committed)], committed, num_top)
 
-    def _propose(self) -> Proposal | None:
+    def _draft(self, begun: float) -> _Drafted:
+        """As many drafts as the policy wants to see verified."""
         if self._drafter is None:
-            return None
+            return _Drafted()
         # A round commits one token more than it accepts drafts.
         limit = min(self._drafter.max_width, self._remaining - 1)
-        self._asked = self._width.choose(limit)
-        if self._asked == 0:
-            return None
-        proposal = self._drafter.propose(self._state, self._anchor(), self._asked, self._draw)
-        return self._lawful(proposal) if proposal and self._request.grammar else proposal
+        if not self._greedy:
+            self._way = self._experience.drawing.choose()
+        width = self._asked = self._width.choose(limit, len(self.tokens), self._way)
+        if width == 0:
+            return _Drafted()
+        self._catch_up()
+        pace = _Reader(self._width) if self._width.reads_confidence else None
+        proposal, num_drafted = self._propose(self._drafter, width, pace)
+        if proposal is not None and self._request.grammar is not None:
+            proposal = self._lawful(proposal)
+        if proposal is None:
+            return _Drafted(None, [], num_drafted, time.perf_counter() - begun)
+        confidences: list[float | None] = [None] * proposal.width
+        if pace is None:
+            return _Drafted(proposal, confidences, num_drafted)
+        if pace.num_computed:
+            confidences = pace.confidences[: proposal.width]
+        elif proposal.confidence is not None:
+            confidences = np.array(proposal.confidence[0]).tolist()
+        told = proposal.confidence is not None
+        seconds = time.perf_counter() - begun if told else None
+        if not pace.num_computed:
+            kept = self._width.cut(confidences, certain=proposal.q is None)
+            confidences = confidences[:kept]
+        narrowed = _narrowed(proposal, len(confidences)) if confidences else None
+        return _Drafted(narrowed, confidences, num_drafted, seconds)
+
+    def _propose(
+        self, drafter: Drafter, width: int, pace: _Reader | None
+    ) -> tuple[Proposal | None, int]:
+        """A proposal, and how many drafts were computed for it."""
+        anchor = self._anchor()
+        if pace is not None and isinstance(drafter, StoppingDrafter):
+            proposal = drafter.propose_while(self._state, anchor, width, self._draw, pace)
+            if pace.num_computed:
+                return proposal, pace.num_computed
+        else:
+            proposal = drafter.propose(self._state, anchor, width, self._draw)
+        return proposal, 0 if proposal is None else proposal.width
 
     def _lawful(self, proposal: Proposal) -> Proposal | None:
         """Cut a proposal at the first draft that the grammar forbids.
@@ -251,28 +348,36 @@ class Generation:
         fed = mx.concatenate([self._anchor()[:, None], drafts], axis=1)
         output = self._target.verify(fed, self._cache, taps=self._taps)
         self._logits = output.logits
-        verdict = self._judge(proposal, output)
-        # The round's one synchronisation.
-        values = np.array(mx.concatenate([verdict.num_accepted, verdict.token, drafts[0]]))
-        num_accepted, token, *drafted = (int(value) for value in values)
+        verdict, odds = self._judge(proposal, output)
+        parts = [verdict.num_accepted, verdict.token, drafts[0]]
+        if odds is not None:
+            parts.append((_FIXED_POINT * odds).astype(mx.int32))
+        # The synchronisation at the round's end.
+        num_accepted, token, *drafted = (int(x) for x in np.array(mx.concatenate(parts)))
+        if odds is not None:
+            sampled, argmax = drafted[proposal.width :]
+            self._experience.drawing.learn(sampled / _FIXED_POINT, argmax / _FIXED_POINT)
         committed = self._until_stop([*drafted[:num_accepted], token])
         self._target.rollback(self._cache, to=len(committed))
         self._history.commit(mx.array(committed))
         self._observe(committed, None if output.taps is None else output.taps[:, : len(committed)])
         return num_accepted, committed
 
-    def _judge(self, proposal: Proposal, output: Output) -> Verdict:
+    def _judge(self, proposal: Proposal, output: Output) -> tuple[Verdict, mx.array | None]:
+        """The verdict, and of drawn drafts the chances of drawn and certain ones [2]."""
         logits = self._law(output.logits, proposal.tokens)
         if proposal.q is None:
-            return accept_certain(proposal.tokens, self._choose(logits, len(self.tokens)))
+            return accept_certain(proposal.tokens, self._choose(logits, len(self.tokens))), None
         at, width = len(self.tokens), proposal.width
-        return accept_sampled(
+        p = self._request.sampling.distribution(logits)
+        verdict = accept_sampled(
             proposal.tokens,
             proposal.q,
-            self._request.sampling.distribution(logits),
+            p,
             self._uniforms.at("accept", at, width)[None],
             self._uniforms.at("rest", at, 1),
         )
+        return verdict, chances(p, proposal.q)
 
     def _law(self, logits: mx.array, drafts: mx.array | None = None) -> mx.array:
         """Penalties, bias and grammar: [1, 1+w, V] -> [1, 1+w, V] float32."""
@@ -296,32 +401,45 @@ class Generation:
             self._next = self._launch(step.token, len(self.tokens) + 1)
         token = step.token.item()
         assert isinstance(token, int)
-        self._observe([token], step.output.taps)
+        if self._drafter is not None:
+            self._unobserved.append((token, step.output.taps))
+            if len(self._unobserved) >= _MOST_UNOBSERVED:
+                self._catch_up()
         self._logits = step.output.logits
         return [token]
 
     @property
     def _looks_ahead(self) -> bool:
-        return self._drafter is None and self._request.grammar is None
+        plain = self._drafter is None or self._width.plain_next
+        return plain and self._request.grammar is None
 
     def _launch(self, anchor: mx.array, position: int) -> _Step:
         output = self._target.forward(anchor[:, None], self._cache, taps=self._taps, rows=1)
         token = self._choose(self._law(output.logits), position)[:, 0]
         self._history.commit(token)
-        mx.async_eval(token)
+        mx.async_eval(token, *([] if output.taps is None else [output.taps]))
         return _Step(token, output)
 
     def _observe(self, next_tokens: list[int], taps: mx.array | None) -> None:
         if self._drafter is not None:
             self._drafter.observe(self._state, mx.array([next_tokens], dtype=mx.int32), taps)
-            # Over many plain steps, which propose nothing, the lazy graph would pile up.
+            # The drafter's own work on it goes on while Python does other things.
             mx.async_eval(self._state.arrays)
+
+    def _catch_up(self) -> None:
+        """Show the drafter what plain steps committed: all at once, which costs the least."""
+        if not self._unobserved:
+            return
+        tokens, taps = zip(*self._unobserved, strict=True)
+        self._unobserved = []
+        known = [each for each in taps if each is not None]
+        self._observe(list(tokens), mx.concatenate(known, axis=1) if known else None)
 
     def _anchor(self) -> mx.array:
         return mx.array([self.tokens[-1]], dtype=mx.int32)
 
     def _draw(self, logits: mx.array) -> tuple[mx.array, mx.array | None]:
-        if self._greedy:
+        if self._way != "sampled":
             return mx.argmax(logits, axis=-1).astype(mx.int32), None
         q = self._request.sampling.distribution(logits)
         uniform = self._uniforms.at("draft", self._num_draws, q.size // q.shape[-1])
@@ -336,12 +454,20 @@ class Generation:
         return committed
 
     def _commit(
-        self, num_proposed: int, num_accepted: int, committed: list[int], now: float
+        self, drafted: _Drafted, num_accepted: int, committed: list[int], now: float
     ) -> None:
         if not self.stats.generated_tokens:
             self.stats.time_to_first_token_s = now - self._started
         before = self.stats.generated_tokens // _CLEAR_EVERY
-        self.stats.add_round(num_proposed, num_accepted, len(committed))
+        self.stats.add_round(
+            len(drafted.confidences),
+            num_accepted,
+            len(committed),
+            num_drafted=drafted.num_drafted,
+            parked=self._width.parked,
+            draft_s=drafted.seconds or 0.0,
+            arm=self._width.playing or "none" if isinstance(self._width, AutoWidth) else None,
+        )
         assert self._prefilled is not None
         self.stats.decode_s = now - self._prefilled
         self.tokens.extend(committed)

@@ -18,6 +18,11 @@ class Stats:
         accepted: drafts that were committed.
         proposed_by_position: drafts verified at position 1, 2, … after the anchor.
         accepted_by_position: drafts committed at each position.
+        widths: rounds by how many drafts they verified, from 0.
+        drafted: drafts that were made; those not worth verifying were cut.
+        parked: plain steps that were made because drafting did not pay.
+        arms: rounds by the drafter that `auto` had play.
+        draft_s: seconds of drafting, where the loop could tell them from the rest of the round.
         prefill_s: seconds of reading the prompt.
         decode_s: seconds from then to the last committed token.
         time_to_first_token_s: seconds from the start of the request to the first committed token.
@@ -31,17 +36,39 @@ class Stats:
     accepted: int = 0
     proposed_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    widths: list[int] = field(default_factory=list)
+    drafted: int = 0
+    parked: int = 0
+    arms: dict[str, int] = field(default_factory=dict)
+    draft_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     time_to_first_token_s: float = 0.0
 
-    def add_round(self, num_proposed: int, num_accepted: int, num_committed: int) -> None:
+    def add_round(
+        self,
+        num_proposed: int,
+        num_accepted: int,
+        num_committed: int,
+        *,
+        num_drafted: int,
+        parked: bool,
+        draft_s: float,
+        arm: str | None = None,
+    ) -> None:
         """Count a round; a draft cut off by a stop or a limit was not committed."""
         num_accepted = min(num_accepted, num_committed)
         self.rounds += 1
         self.proposed += num_proposed
         self.accepted += num_accepted
         self.generated_tokens += num_committed
+        self.drafted += num_drafted
+        self.parked += parked
+        if arm is not None:
+            self.arms[arm] = self.arms.get(arm, 0) + 1
+        self.draft_s += draft_s
+        self.widths.extend([0] * (num_proposed + 1 - len(self.widths)))
+        self.widths[num_proposed] += 1
         missing = num_proposed - len(self.proposed_by_position)
         self.proposed_by_position.extend([0] * missing)
         self.accepted_by_position.extend([0] * missing)
@@ -54,6 +81,8 @@ class Stats:
             self,
             proposed_by_position=list(self.proposed_by_position),
             accepted_by_position=list(self.accepted_by_position),
+            widths=list(self.widths),
+            arms=dict(self.arms),
         )
 
     @property
@@ -66,6 +95,16 @@ class Stats:
         """Of the drafts verified at each position, the share committed."""
         pairs = zip(self.accepted_by_position, self.proposed_by_position, strict=True)
         return [accepted / proposed for accepted, proposed in pairs]
+
+    @property
+    def width(self) -> float:
+        """Drafts verified a round."""
+        return self.proposed / self.rounds if self.rounds else 0.0
+
+    @property
+    def parked_share(self) -> float:
+        """Of the rounds, those made plainly because drafting did not pay."""
+        return self.parked / self.rounds if self.rounds else 0.0
 
     @property
     def tokens_per_second(self) -> float:
@@ -88,6 +127,11 @@ class Stats:
             "accepted": self.accepted,
             "accepted_length": round(self.accepted_length, 4),
             "acceptance_by_position": [round(x, 4) for x in self.acceptance_by_position],
+            "width": round(self.width, 4),
+            "widths": list(self.widths),
+            "drafted": self.drafted,
+            "parked_share": round(self.parked_share, 4),
+            "arms": dict(self.arms),
             "tokens_per_second": round(self.tokens_per_second, 3),
             "time_to_first_token_s": round(self.time_to_first_token_s, 4),
             "prompt_tokens_per_second": round(self.prompt_tokens_per_second, 3),

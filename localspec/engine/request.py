@@ -27,6 +27,7 @@ class Request:
         width: drafts a round verifies; None: chosen from what rounds cost and accept.
         grammar: what may be said, from its beginning; for this generation alone.
         logprobs: report the target's log-probabilities, with so many alternatives; None: do not.
+        kind: of text, by which `auto` chooses a drafter.
     """
 
     prompt: Sequence[int]
@@ -37,6 +38,7 @@ class Request:
     width: int | None = None
     grammar: Grammar | None = None
     logprobs: int | None = None
+    kind: str = ""
 
     def __post_init__(self) -> None:
         if not self.prompt:

@@ -1,97 +1,347 @@
-"""How many drafts a round verifies.
+"""How many drafts a round drafts and verifies.
 
-A decision looks only at past rounds, never at the drafts it decides about, so it cannot bias sampling.
+A decision about a draft that was drawn looks only at past rounds and at the drafts before it, never at
+the draft itself or a later one, else sampling would be biased. Certain drafts may be searched freely.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-_MEMORY = 0.9
-_PROBE_EVERY = 24
+import numpy as np
+import numpy.typing as npt
+
+from localspec.engine.calibration import Calibration
+from localspec.engine.costs import Costs
+from localspec.engine.drawing import Drawing, Way
+from localspec.engine.parking import Parking
+
+Floats = npt.NDArray[np.float64]
+
+_ROUNDS = 32
+"""So many past rounds say how sure the drafter is of the text of now."""
+_RATE_MEMORY = 0.95
+_CURVE_ROUNDS = 8
+_WARM_UP = 4
+_TRIFLE = 0.01
+_DINKELBACH = 3
+_PLAN_EVERY = 4
+_EXPLORE_EVERY = 32
+"""Rounds from one that is a draft wider than planned, or plain, to the next: to know what those cost."""
+
+
+class Outcome(NamedTuple):
+    """A finished round.
+
+    Attributes:
+        num_drafted: drafts that were computed; 0: a plain step.
+        confidences: of the drafts that were verified, in order.
+        num_accepted: drafts that stood.
+        draft_s: seconds of drafting; None: not told from the rest.
+        rest_s: seconds of all else.
+        ahead: a plain step that was under way before the round began.
+    """
+
+    num_drafted: int
+    confidences: Sequence[float | None]
+    num_accepted: int
+    draft_s: float | None
+    rest_s: float
+    ahead: bool = False
 
 
 class WidthPolicy(Protocol):
-    def choose(self, limit: int) -> int:
-        """Drafts to ask for in the next round, 0..limit; 0 is a plain step."""
+    """Decides for one generation."""
+
+    @property
+    def reads_confidence(self) -> bool:
+        """Whether `cut` wants to know the drafts' confidences, which costs a synchronisation."""
         ...
 
-    def learn(self, num_proposed: int, num_accepted: int, seconds: float) -> None:
-        """Take in a finished round: drafts verified, drafts accepted, how long it took."""
+    @property
+    def plain_next(self) -> bool:
+        """Whether the round after the one just chosen is a plain step, whatever this one brings."""
+        ...
+
+    @property
+    def parked(self) -> bool:
+        """Whether the round just chosen is a plain step because drafting does not pay."""
+        ...
+
+    def choose(self, limit: int, depth: int, way: Way) -> int:
+        """Drafts to ask for in the next round, 0..limit; 0 is a plain step.
+
+        Args:
+            depth: of the context.
+            way: how the drafts will be made.
+        """
+        ...
+
+    def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
+        """How many of the drafts to verify.
+
+        Args:
+            certain: the drafts were not drawn, so that looking at all of them biases nothing.
+        """
+        ...
+
+    def wants(self, confidences: Sequence[float | None]) -> bool:
+        """Of a chain: whether to draw the draft with the last of these confidences."""
+        ...
+
+    def wants_more(self, confidences: Sequence[float | None]) -> bool:
+        """Of a chain: whether to compute another draft after those with these confidences."""
+        ...
+
+    def learn(self, outcome: Outcome) -> None:
+        """Take in the round."""
         ...
 
 
 class FixedWidth:
     """Always the same width."""
 
+    reads_confidence = False
+    plain_next = False
+    parked = False
+
     def __init__(self, width: int) -> None:
         self._width = width
 
-    def choose(self, limit: int) -> int:
+    def choose(self, limit: int, depth: int, way: Way) -> int:
         return min(self._width, limit)
 
-    def learn(self, num_proposed: int, num_accepted: int, seconds: float) -> None:
+    def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
+        return len(confidences)
+
+    def wants(self, confidences: Sequence[float | None]) -> bool:
+        return True
+
+    def wants_more(self, confidences: Sequence[float | None]) -> bool:
+        return True
+
+    def learn(self, outcome: Outcome) -> None:
         pass
 
 
-class LearntWidth:
-    """The width with the most expected tokens per second: (1 + Σ∏c) / C.
+@dataclass(slots=True)
+class Experience:
+    """What rounds of one drafter on one target have taught; shared by its generations.
 
-    c_k is the running acceptance at position k given the positions before it, C(w) the running time of
-    rounds of w drafts, between measured widths a straight line. Positions and widths not seen yet are
-    taken to be good and cheap, so they get tried; now and then the widest round is tried again.
+    Attributes:
+        costs: of rounds.
+        acceptance: chance that a draft stands, before anything was seen.
+        calibrations: by how drafts are made, since that moves chances.
+        rate: tokens that are to be had in the time of a plain step.
+        recent: chances of the drafts of the last rounds.
+        parking: as the last generation left it.
+        drawing: how drafts at a temperature are best made.
     """
 
-    def __init__(self) -> None:
-        self._acceptance: list[float] = []
-        self._seconds: dict[int, float] = {}
-        self._rounds = 0
+    costs: Costs = field(default_factory=Costs)
+    acceptance: float = 0.7
+    calibrations: dict[Way, Calibration] = field(default_factory=dict)
+    rate: float = 1.0
+    recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
+    parking: Parking | None = None
+    drawing: Drawing = field(default_factory=Drawing)
 
-    def choose(self, limit: int) -> int:
-        self._rounds += 1
-        if limit == 0 or self._rounds % _PROBE_EVERY == 0:
-            return limit
-        if 0 not in self._seconds and self._rounds > 2:
+    def calibration(self, way: Way) -> Calibration:
+        return self.calibrations.setdefault(way, Calibration(self.acceptance))
+
+
+class _Curve(NamedTuple):
+    """Costs in plain steps, by width from 0."""
+
+    draft: Floats
+    verify: Floats
+
+
+class AdaptiveWidth:
+    """The width that gives the most tokens a second, by measured costs and calibrated confidences.
+
+    After D-cut (arXiv 2607.14647) at batch one. Of all ways to cut, the one that maximises
+    (1 + Σ s_k) - r·C, where s_k = Π c is the chance that draft k is reached and stands, C the round's
+    cost and r the rate of the stream, has the highest rate in the long run; where all rounds are alike
+    it is the one that maximises (1 + Σ s_k) / C. Where no width beats plain decoding, it parks.
+
+    Args:
+        experience: what is known already; this policy adds to it.
+    """
+
+    reads_confidence = True
+
+    def __init__(self, experience: Experience) -> None:
+        self._known = experience
+        self._calibration = experience.calibration("greedy")
+        if experience.parking is None:
+            # A few plain steps to measure what drafting has to beat.
+            experience.parking = Parking()
+            experience.parking.park(0.0, _WARM_UP)
+        self._parking = experience.parking.again()
+        self._probing = self._exploring = False
+        self.parked = False
+        self._planned = 0
+        self._planned_rounds = 0
+        self._depth = 0
+        self._limit = 0
+        self._curve: _Curve | None = None
+        self._curve_rounds = 0
+        self._chances: list[float] = []
+
+    @property
+    def plain_next(self) -> bool:
+        return self._parking.steps_left > 0
+
+    def choose(self, limit: int, depth: int, way: Way) -> int:
+        self._depth, self._limit, self._chances = depth, limit, []
+        self._calibration = self._known.calibration(way)
+        self._probing = self._exploring = self.parked = False
+        if limit == 0:
             return 0
-        best_width, best_rate = 0, 0.0
-        expected, survival = 1.0, 1.0
-        for width in range(limit + 1):
-            if width:
-                survival *= self._acceptance[width - 1] if width <= len(self._acceptance) else 0.8
-                expected += survival
-            rate = expected / self._cost(width)
-            if rate > best_rate:
-                best_width, best_rate = width, rate
-        return best_width
+        if self._parking.steps_left:
+            self._parking.step()
+            self.parked = True
+            return 0
+        self._probing = self._parking.parked
+        if self._probing or self._planned_rounds % _PLAN_EVERY == 0 or limit < self._planned:
+            self._planned = self._plan(limit)
+        if self._planned == 0:
+            self._parking.park(self._probe_loss())
+            self._parking.step()
+            self.parked = True
+            return 0
+        self._planned_rounds += 1
+        if self._planned_rounds % _EXPLORE_EVERY == 0 and not self._probing:
+            self._exploring = True
+            plain = self._planned_rounds % (2 * _EXPLORE_EVERY) == 0
+            return 0 if plain else min(self._planned + 1, limit)
+        return self._planned
 
-    def learn(self, num_proposed: int, num_accepted: int, seconds: float) -> None:
-        for position in range(min(num_accepted + 1, num_proposed)):
-            hit = float(position < num_accepted)
-            if position == len(self._acceptance):
-                self._acceptance.append(0.5 + hit / 2)
-            else:
-                old = self._acceptance[position]
-                self._acceptance[position] = _MEMORY * old + (1 - _MEMORY) * hit
-        old_seconds = self._seconds.get(num_proposed)
-        if old_seconds is None:
-            self._seconds[num_proposed] = seconds
+    def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
+        self._chances = [self._calibration.chance(k, c) for k, c in enumerate(confidences)]
+        if certain:
+            verify = self._costs().verify[: len(confidences) + 1]
+            sums = np.concatenate([[0.0], np.cumsum(np.cumprod(self._chances))])
+            width = int(np.argmax(sums - self._known.rate * verify))
         else:
-            # One slow round (another program, a page fault) must not park a good drafter.
-            seconds = min(seconds, 3 * old_seconds)
-            self._seconds[num_proposed] = _MEMORY * old_seconds + (1 - _MEMORY) * seconds
+            width = 0
+            while width < len(confidences) and self._worth(
+                self._chances[: width + 1], drafted=True
+            ):
+                width += 1
+        if self._exploring:
+            return len(confidences)
+        # A probe must tell something.
+        return max(width, 1) if self._probing else width
 
-    def _cost(self, width: int) -> float:
-        known = sorted(self._seconds)
-        if not known:
-            return 1.0
-        if width in self._seconds:
-            return self._seconds[width]
-        below = [w for w in known if w < width]
-        above = [w for w in known if w > width]
-        if not below:
-            return self._seconds[above[0]]
-        if not above:
-            return self._seconds[below[-1]]
-        low, high = below[-1], above[0]
-        share = (width - low) / (high - low)
-        return self._seconds[low] * (1 - share) + self._seconds[high] * share
+    def wants(self, confidences: Sequence[float | None]) -> bool:
+        position = len(confidences) - 1
+        self._chances.append(self._calibration.chance(position, confidences[-1]))
+        told = self._exploring or (self._probing and position == 0)
+        return told or self._worth(self._chances, drafted=False)
+
+    def wants_more(self, confidences: Sequence[float | None]) -> bool:
+        mean = self._calibration.mean(len(confidences))
+        return self._exploring or self._worth(
+            [*self._chances, mean], drafted=False, computed=len(confidences)
+        )
+
+    def learn(self, outcome: Outcome) -> None:
+        known, depth = self._known, self._depth
+        num_verified = len(outcome.confidences)
+        self._curve_rounds += 1
+        self._known.parking = self._parking
+        if self.parked:
+            if outcome.ahead:
+                known.costs.learn_plain(depth, outcome.rest_s)
+            return
+        if outcome.draft_s is not None:
+            known.costs.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
+        known.costs.learn_verify(num_verified, depth, outcome.rest_s)
+        self._calibration.learn(outcome.confidences, outcome.num_accepted)
+        if self._limit == 0 or (self._exploring and not outcome.num_drafted):
+            return
+        # A drafter that has nothing to say gives nothing.
+        known.recent.append(self._chances if outcome.num_drafted else [0.0])
+        seconds = known.costs.draft(outcome.num_drafted, depth)
+        seconds += known.costs.verify(num_verified, depth)
+        steps = seconds / known.costs.plain(depth)
+        num_tokens = outcome.num_accepted + 1
+        self._parking.learn(num_tokens - steps, self._probe_loss())
+
+    def _probe_loss(self) -> float:
+        draft, verify = self._costs()
+        return float(draft[1] + verify[1]) - 1 if self._limit else 0.0
+
+    def _plan(self, limit: int) -> int:
+        """The width to ask for: what would have been best, on average, in the last rounds.
+
+        Also sets the rate, by Dinkelbach's method: for a rate the best cuts, from them a better rate.
+        """
+        draft, verify = (costs[: limit + 1] for costs in self._costs())
+        chances = np.cumprod(self._expected(limit), axis=1)
+        tokens = 1 + np.pad(np.cumsum(chances, axis=1), [(0, 0), (1, 0)])
+        rows = np.arange(len(tokens))[:, None]
+        rate = self._known.rate
+        for _ in range(_DINKELBACH):
+            gains = tokens - rate * verify
+            # The best cut of each row within each width that was drafted.
+            cuts = _running_argmax(gains)
+            rates = tokens[rows, cuts].mean(axis=0) / (verify[cuts].mean(axis=0) + draft)
+            rate = max(1.0, float(rates.max()))
+        self._known.rate = rate
+        best = 1 + int(np.argmax(rates[1:]))
+        # A drafter that costs next to nothing is always asked.
+        return best if self._probing or rates[best] > rates[0] - _TRIFLE else 0
+
+    def _expected(self, limit: int) -> Floats:
+        """Chances of drafts in each of the last rounds [rounds, limit]; means where none was made."""
+        means = [self._calibration.mean(position) for position in range(limit)]
+        rows = [row[:limit] + means[len(row) :] for row in self._known.recent]
+        return np.array(rows or [means])
+
+    def _worth(
+        self, chances: Sequence[float], *, drafted: bool, computed: int | None = None
+    ) -> bool:
+        """Whether the last of some drafts is worth it, with what may be expected of those after it.
+
+        Args:
+            chances: of the drafts so far.
+            drafted: later ones are computed already.
+            computed: drafts computed already; None: these.
+        """
+        draft, verify = self._costs()
+        at, limit = len(chances), self._limit
+        means = [self._calibration.mean(position) for position in range(at, limit)]
+        survivals = np.cumprod([*chances, *means])
+        gains = np.cumsum(survivals[at - 1 :])
+        rate = self._known.rate
+        gains = gains - rate * (verify[at : limit + 1] - verify[at - 1])
+        if not drafted:
+            done = at if computed is None else computed
+            gains = gains - rate * (draft[at : limit + 1] - draft[done])
+        return bool(np.max(gains) > 0)
+
+    def _costs(self) -> _Curve:
+        curve = self._curve
+        if curve is None or len(curve.draft) <= self._limit or self._curve_rounds >= _CURVE_ROUNDS:
+            self._curve_rounds = 0
+            costs, depth = self._known.costs, self._depth
+            plain = costs.plain(depth)
+            widths = range(self._limit + 1)
+            curve = self._curve = _Curve(
+                np.array([costs.draft(width, depth) for width in widths]) / plain,
+                np.array([costs.verify(width, depth) for width in widths]) / plain,
+            )
+        return curve
+
+
+def _running_argmax(values: Floats) -> npt.NDArray[np.intp]:
+    """Of each row's values up to each place, where the largest is (the last of equals)."""
+    places = np.arange(values.shape[1])
+    is_new = values >= np.maximum.accumulate(values, axis=1)
+    return np.maximum.accumulate(np.where(is_new, places, 0), axis=1)

@@ -55,7 +55,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a generation measured of itself, so far."""
+    """What a generation measured of itself, so far.
+
+    Attributes:
+        widths: rounds by how many drafts they verified, from 0.
+        parked: plain steps that were made because drafting did not pay.
+        arms: rounds by the drafter that `auto` had play.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -63,6 +69,9 @@ class Figures:
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    widths: tuple[int, ...] = ()
+    parked: int = 0
+    arms: Mapping[str, int] = field(default_factory=dict)
     prefill_s: float = 0.0
     decode_s: float = 0.0
 

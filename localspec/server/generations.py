@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from localspec.errors import ContextOverflow, LocalspecError, UsageError
 from localspec.server.asks import Ask, is_short
@@ -177,8 +179,10 @@ def total(figures: list[Figures]) -> Figures:
         first,
         **{
             name: sum(getattr(each, name) for each in figures)
-            for name in ("generated_tokens", "rounds", "proposed", "accepted", "decode_s")
+            for name in ("generated_tokens", "rounds", "proposed", "accepted", "parked", "decode_s")
         },
+        arms=dict(sum((Counter(each.arms) for each in figures), Counter())),
+        widths=tuple(map(sum, zip_longest(*(each.widths for each in figures), fillvalue=0))),
     )
 
 
@@ -189,6 +193,9 @@ def speculation(figures: Figures, drafter: str) -> dict[str, object]:
         "drafter": drafter,
         "accepted_length": round(figures.generated_tokens / rounds, 4) if rounds else 0.0,
         "width": round(figures.proposed / rounds, 4) if rounds else 0.0,
+        "widths": list(figures.widths),
+        "parked_share": round(figures.parked / rounds, 4) if rounds else 0.0,
+        "arms": dict(figures.arms),
         "rounds": rounds,
         "proposed": figures.proposed,
         "accepted": figures.accepted,

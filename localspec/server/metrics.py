@@ -20,6 +20,9 @@ class Metrics:
     rounds: int = 0
     proposed: int = 0
     accepted: int = 0
+    parked: int = 0
+    widths: Counter[int] = field(default_factory=Counter)
+    arms: Counter[str] = field(default_factory=Counter)
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
@@ -31,6 +34,9 @@ class Metrics:
         self.rounds += figures.rounds
         self.proposed += figures.proposed
         self.accepted += figures.accepted
+        self.parked += figures.parked
+        self.widths.update(dict(enumerate(figures.widths)))
+        self.arms.update(figures.arms)
         self.prefill_s += figures.prefill_s
         self.decode_s += figures.decode_s
 
@@ -56,10 +62,21 @@ class Metrics:
             ("rounds_total", "counter", "Rounds of decoding.", self.rounds),
             ("drafts_proposed_total", "counter", "Drafts that were verified.", self.proposed),
             ("drafts_accepted_total", "counter", "Drafts that were committed.", self.accepted),
+            ("parked_rounds_total", "counter", "Plain steps, drafts not paying.", self.parked),
             ("prefill_seconds_total", "counter", "Time of reading prompts.", self.prefill_s),
             ("decode_seconds_total", "counter", "Time of decoding.", self.decode_s),
         ):
             lines += [*_metric(name, kind, help_text), f"localspec_{name} {value}"]
+        lines += _metric("rounds_by_width_total", "counter", "Rounds by drafts verified.")
+        lines += [
+            f'localspec_rounds_by_width_total{{width="{width}"}} {count}'
+            for width, count in sorted(self.widths.items())
+        ]
+        lines += _metric("rounds_by_arm_total", "counter", "Rounds by the drafter auto played.")
+        lines += [
+            f'localspec_rounds_by_arm_total{{drafter="{arm}"}} {count}'
+            for arm, count in sorted(self.arms.items())
+        ]
         return "\n".join(lines) + "\n"
 
 

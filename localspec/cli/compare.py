@@ -1,0 +1,136 @@
+"""`localspec compare`: which drafter is fastest on which kind of prompt, on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.cli.output import write
+from localspec.cli.status import Status
+
+if TYPE_CHECKING:
+    from localspec.lab.compare import Comparison
+    from localspec.lab.prompts import LabPrompt
+
+HISTORY = "history"
+ALL = "all"
+
+
+def compare(
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
+    ] = "smollm2-135m",
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option("-d", "--drafter", help="A drafter, or all; may be repeated. Default: all."),
+    ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="A JSONL file with prompt and kind, or history; default: 30 bundled ones."
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(help="Of each answer.", min=1)] = 96,
+    limit: Annotated[
+        int | None, typer.Option(help="Only so many prompts, the kinds in turns.", min=1)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with plots.")] = None,
+) -> None:
+    """Send the same prompts through plain decoding and every drafter, in turns, and name the fastest."""
+    from localspec.engine.sampling import SamplingParams
+    from localspec.lab.compare import PLAIN, Settings
+    from localspec.lab.compare import compare as measure
+    from localspec.lab.page import page
+    from localspec.lab.prompts import spread
+    from localspec.measuring import ModelRunner
+    from localspec.model import fitting_drafters, load
+
+    SamplingParams(temperature=temperature)
+    given = _prompts(prompts, model)
+    given = given if limit is None else spread(given, limit)
+    status = Status(sys.stderr)
+    wanted = drafter or [ALL]
+    names = [
+        name
+        for each in wanted
+        for name in (fitting_drafters(model) if each == ALL else [each])
+        if name != PLAIN
+    ]
+    runners = {
+        name: ModelRunner(load(model, drafter=name, notify=status.say))
+        for name in dict.fromkeys([PLAIN, *names])
+    }
+    comparison = measure(
+        runners,
+        given,
+        Settings(temperature, max_tokens),
+        lambda done, total: status.share("prompts", done, total),
+    )
+    status.clear()
+    if html is not None:
+        html.write_text(page(model, comparison), encoding="utf-8")
+    if as_json:
+        write(json.dumps({"model": model, **comparison.as_dict()}))
+    else:
+        write("\n".join(_report(model, comparison)))
+
+
+def _prompts(source: str | None, model: str) -> list[LabPrompt]:
+    from localspec import history
+    from localspec.lab.prompts import LabPrompt, bundled, read
+
+    if source is None:
+        return bundled()
+    if source == HISTORY:
+        return [LabPrompt(entry.prompt, entry.kind, raw=True) for entry in history.entries(model)]
+    return read(Path(source).expanduser())
+
+
+def _report(model: str, comparison: Comparison) -> list[str]:
+    from localspec.lab.compare import OVERALL, PLAIN, ratios
+
+    count = len(comparison.figures[OVERALL][PLAIN].speeds)
+    lines = [
+        f"{model}, {count} prompts, temperature {comparison.settings.temperature:g}, at most "
+        f"{comparison.settings.max_tokens} tokens",
+    ]
+    name_width = max(len(name) for name in [*comparison.names, "drafter"])
+    for kind in comparison.kinds:
+        plain = comparison.figures[kind][PLAIN]
+        lines += [
+            "",
+            f"{kind} ({len(plain.speeds)} prompts)",
+            f"{'drafter':<{name_width}} {'length':>7} {'tokens/s':>9} {'of plain':>9} {'quartiles':>11} "
+            f"{'draft':>6} {'predicted':>10} {'MB':>6}  acceptance by position",
+        ]
+        for name, each in comparison.figures[kind].items():
+            ratio, low, high = ratios(each, plain)
+            predicted = (
+                f"{each.tokens / each.predicted_s:10.1f}" if each.predicted_s else f"{'–':>10}"
+            )
+            positions = " ".join(f"{share:.0%}" for share in each.acceptance[:6])
+            lines.append(
+                f"{'plain' if name == PLAIN else name:<{name_width}} {each.accepted_length:7.2f} "
+                f"{each.speed:9.1f} {ratio:8.2f}x {f'{low:.2f}-{high:.2f}':>11} "
+                f"{each.draft_s / each.decode_s if each.decode_s else 0.0:6.0%} {predicted} "
+                f"{each.memory / 1e6:6.0f}  {positions}"
+            )
+        lines.append(_winner(comparison, kind))
+    return lines
+
+
+def _winner(comparison: Comparison, kind: str) -> str:
+    from localspec.lab.compare import PLAIN
+
+    winner = comparison.winner(kind)
+    name = "plain decoding" if winner.name == PLAIN else winner.name
+    if winner.within_noise and winner.runner_up is not None:
+        second = "plain decoding" if winner.runner_up == PLAIN else winner.runner_up
+        return f"fastest: {name}, but {second} is within noise"
+    return f"fastest: {name}"

@@ -1,0 +1,28 @@
+"""`localspec history`: whether your prompts are kept on this computer for `compare`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from localspec.cli.output import write
+
+
+def history(
+    action: Annotated[Literal["on", "off", "clear", "path"], typer.Argument(help="What to do.")],
+) -> None:
+    """Keep your prompts on this computer (on), stop (off), delete them (clear), say where (path)."""
+    from localspec import history as kept
+
+    if action == "on":
+        kept.turn_on()
+        write(f"chats and endpoint requests are kept in {kept.path()}: prompts and settings alone")
+    elif action == "off":
+        kept.turn_off()
+        write("nothing more is kept; `localspec history clear` deletes what is there")
+    elif action == "clear":
+        kept.clear()
+        write("the history is deleted")
+    else:
+        write(str(kept.path()))

@@ -1,0 +1,98 @@
+"""Which drafter plays, by evidence: tokens in the time of a plain step, by kind of text.
+
+An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own.
+The arm with the highest upper bound plays, so that arms are tried as long as they might be the best, and
+no longer. Old evidence fades. Plain decoding's rate is 1 by definition and is never tried.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+PLAIN_RATE = 1.0
+_LEAN = 25.0
+"""Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
+_PRIOR = 4.0
+"""Plain steps that the first guess weighs."""
+_BOUND = 0.45
+"""Of the upper bound, over one plain step; it narrows with the root of the steps."""
+_FADE = 0.9995
+"""Each plain step of evidence leaves this of what was before."""
+_EVIDENCE_FADE = 0.3
+"""Evidence of other kinds counts so much for how sure an estimate is."""
+_MARGIN = 0.1
+"""A switch within an answer must promise so much more, for it costs a prefill."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Tokens and the plain steps' time that they took, fading."""
+
+    tokens: float = 0.0
+    steps: float = 0.0
+
+    def add(self, tokens: float, steps: float) -> None:
+        kept = _FADE**steps
+        self.tokens = self.tokens * kept + tokens
+        self.steps = self.steps * kept + steps
+
+
+@dataclass(slots=True)
+class Beliefs:
+    """What is believed of one arm.
+
+    Attributes:
+        guess: its rate before anything was seen.
+        better_on: a kind of text that it is known to suit, and its rate there before it was seen.
+        whole: over all kinds.
+        kinds: by kind of text.
+    """
+
+    guess: float = 1.3
+    better_on: tuple[str, float] | None = None
+    whole: Tally = field(default_factory=Tally)
+    kinds: dict[str, Tally] = field(default_factory=dict)
+
+    def add(self, kind: str, tokens: float, steps: float) -> None:
+        self.whole.add(tokens, steps)
+        self.kinds.setdefault(kind, Tally()).add(tokens, steps)
+
+    def rate(self, kind: str) -> float:
+        """Tokens in the time of a plain step."""
+        overall = (self.whole.tokens + _PRIOR * self.guess) / (self.whole.steps + _PRIOR)
+        if self.better_on is not None and self.better_on[0] == kind:
+            overall = max(overall, self.better_on[1])
+        own = self.kinds.get(kind, Tally())
+        return (own.tokens + _LEAN * overall) / (own.steps + _LEAN)
+
+    def bound(self, kind: str) -> float:
+        """What it might be at best."""
+        own = self.kinds.get(kind, Tally()).steps
+        steps = own + _EVIDENCE_FADE * (self.whole.steps - own)
+        return self.rate(kind) + _BOUND * math.sqrt(8 / (steps + 2))
+
+
+@dataclass(slots=True)
+class Bandit:
+    """Beliefs about arms by name; an arm that is not among them is plain decoding."""
+
+    arms: dict[str, Beliefs]
+
+    def choose(self, kind: str, playing: str | None = None) -> str | None:
+        """The arm to play; None: plain decoding.
+
+        Args:
+            playing: the arm that plays now, in the middle of an answer: another must be better by more
+                than its prefill may cost, and is not merely tried.
+        """
+        if playing is not None:
+            now = self.arms[playing].rate(kind)
+            best = max(self.arms, key=lambda name: self.arms[name].rate(kind))
+            return best if self.arms[best].rate(kind) > now + _MARGIN else playing
+        best = max(self.arms, key=lambda name: self.arms[name].bound(kind))
+        return best if self.arms[best].bound(kind) > PLAIN_RATE else None
+
+    def learn(self, name: str, kind: str, tokens: float, steps: float) -> None:
+        """Take in what an arm gave."""
+        self.arms[name].add(kind, tokens, steps)

@@ -1,0 +1,109 @@
+"""The user's own prompts, kept on this computer for `compare`, and only while they want it.
+
+Off until `localspec history on`. Prompts and settings alone are kept, never an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from localspec.errors import UsageError
+
+_MOST_ENTRIES = 1000
+_MOST_BYTES = 8 * 2**20
+SETTINGS = ("temperature", "top_p", "top_k", "min_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A prompt as the model read it, template and all, with its kind of text and settings."""
+
+    model: str
+    kind: str
+    prompt: str
+    settings: Mapping[str, float]
+
+
+def folder() -> Path:
+    """Where it is kept; LOCALSPEC_DATA names another place."""
+    chosen = os.environ.get("LOCALSPEC_DATA")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("localspec"))
+
+
+def path() -> Path:
+    return folder() / "history.jsonl"
+
+
+def is_on() -> bool:
+    return _switch().exists()
+
+
+def turn_on() -> None:
+    _switch().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _switch().touch(mode=0o600)
+
+
+def turn_off() -> None:
+    """Nothing more is kept; what is there stays until it is cleared."""
+    _switch().unlink(missing_ok=True)
+
+
+def clear() -> None:
+    path().unlink(missing_ok=True)
+
+
+def add(entry: Entry) -> None:
+    """Keep a prompt if the user wants that; the oldest go when there are too many."""
+    if not is_on():
+        return
+    line = {
+        "model": entry.model,
+        "kind": entry.kind,
+        "prompt": entry.prompt,
+        "settings": {name: entry.settings[name] for name in SETTINGS if name in entry.settings},
+    }
+    with open(os.open(path(), os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "a") as file:
+        file.write(json.dumps(line) + "\n")
+        size = file.tell()
+    if size > _MOST_BYTES:
+        lines = path().read_text(encoding="utf-8").splitlines(keepends=True)
+        partial = path().with_suffix(".partial")
+        partial.write_text("".join(lines[-_MOST_ENTRIES // 2 :]), encoding="utf-8")
+        partial.chmod(0o600)
+        partial.replace(path())
+
+
+def entries(model: str) -> list[Entry]:
+    """What was kept of a model, the newest last.
+
+    Raises:
+        UsageError: nothing was.
+    """
+    found = []
+    try:
+        lines = path().read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines[-_MOST_ENTRIES:]:
+        try:
+            value = json.loads(line)
+            entry = Entry(value["model"], value["kind"], value["prompt"], value["settings"])
+        except (ValueError, KeyError, TypeError):
+            # A line that was cut off when the computer stopped.
+            continue
+        if entry.model == model:
+            found.append(entry)
+    if not found:
+        why = "" if is_on() else "; `localspec history on` begins to keep prompts"
+        raise UsageError(f"the history has no prompts for '{model}'{why}")
+    return found
+
+
+def _switch() -> Path:
+    return folder() / "history.on"

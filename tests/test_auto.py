@@ -1,0 +1,166 @@
+"""`auto`: it settles on what gives most, switches without changing the text, and keeps few in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from families import make_model
+from random_drafters import Helped, random_drafter
+
+from localspec.engine.auto import Auto, MakeDrafter
+from localspec.engine.bandit import Bandit, Beliefs
+from localspec.engine.generation import Generation
+from localspec.engine.prefixes import PrefixCache
+from localspec.engine.request import Request
+from localspec.engine.target import Target
+from localspec.engine.width import Experience
+from localspec.errors import DrafterMismatch
+from localspec.models.drafter import Drafter
+from localspec.models.ngram import NgramDrafter
+
+VOCAB = 12
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+KINDS = ("code", "math", "chat", "editing")
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(make_model("llama", vocab_size=VOCAB, num_hidden_layers=4))
+
+
+def loader(drafter: Drafter, loaded: list[str], name: str) -> MakeDrafter:
+    def make() -> tuple[Drafter, Experience]:
+        loaded.append(name)
+        return drafter, Experience()
+
+    return make
+
+
+def make_auto(target: Target, loaded: list[str], most: int = 2) -> Auto:
+    names = ("dflash", "eagle3", "mtp")
+    loaders = {n: loader(random_drafter(n, target, seed=1), loaded, n) for n in names}
+    return Auto({"ngram": NgramDrafter()}, loaders, most=most)
+
+
+def run(target: Target, drafter: Drafter | None, request: Request, **more: Any) -> Generation:
+    generation = Generation(target, drafter, request, **more)
+    for _ in generation.run():
+        pass
+    return generation
+
+
+def test_switching_in_the_middle_changes_no_token(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.engine.auto._SEGMENT", 3)
+    monkeypatch.setattr("localspec.engine.auto._PLAIN_SEGMENT", 2)
+    rng = np.random.default_rng(0)
+
+    def any_arm(self: Bandit, kind: str, playing: str | None = None) -> str | None:
+        name = rng.choice([*self.arms, "plain"])
+        return None if name == "plain" else str(name)
+
+    monkeypatch.setattr(Bandit, "choose", any_arm)
+    auto = make_auto(target, [], most=3)
+    prefixes = PrefixCache(2**28)
+    tokens = list(PROMPT)
+    arms: set[str] = set()
+    for _ in range(3):
+        plain = run(target, None, Request(tokens, 40))
+        played = run(target, auto, Request(tokens, 40), prefixes=prefixes)
+        assert played.tokens == plain.tokens
+        arms |= set(played.stats.arms)
+        # The next turn goes on from what was kept.
+        tokens = [*played.tokens, 7, 7]
+    assert len(arms) >= 4
+    assert played.stats.cached_tokens > 40
+
+
+def test_it_settles_on_the_drafter_that_is_right(target: Target) -> None:
+    plain = run(target, None, Request(PROMPT, 400)).tokens
+
+    class Right(Helped):
+        def _num_right(self, width: int) -> int:
+            return width
+
+    good = Right(random_drafter("dflash", target, seed=1), plain)
+    bad = random_drafter("dflash", target, seed=2)
+    loaded: list[str] = []
+    loaders = {"bad": loader(bad, loaded, "bad"), "good": loader(good, loaded, "good")}
+    auto = Auto({}, loaders)
+    generation = run(target, auto, Request(PROMPT, 400))
+    assert generation.tokens == plain
+    again = run(target, auto, Request(PROMPT, 200))
+    assert again.stats.arms["good"] > 0.9 * again.stats.rounds
+
+
+def test_two_are_in_memory_and_broken_ones_are_forgotten(target: Target) -> None:
+    loaded: list[str] = []
+    auto = make_auto(target, loaded)
+    assert loaded == ["dflash", "eagle3"]
+    assert auto.names == ["ngram", "dflash", "eagle3"]
+    auto.bandit.learn("dflash", "chat", 50, 100)
+    auto.bandit.learn("eagle3", "chat", 150, 100)
+    auto.bandit.learn("mtp", "chat", 500, 100)
+    assert auto.prepare("chat") == "mtp"
+    assert auto.names == ["ngram", "eagle3", "mtp"]
+
+    def broken() -> tuple[Drafter, Experience]:
+        raise DrafterMismatch("too wide")
+
+    notes: list[str] = []
+    auto = Auto({"ngram": NgramDrafter()}, {"wide": broken}, notes.append)
+    assert auto.names == ["ngram"]
+    assert auto.prepare("chat") in ("ngram", None)
+    assert notes == ["wide is installed, but cannot be used: too wide"]
+
+
+RATES = {
+    "dfly": (1.9, 1.5, 1.3, 1.6),
+    "dspark": (1.8, 1.7, 1.35, 1.6),
+    "dflash": (1.7, 1.5, 1.25, 1.5),
+    "dflare": (1.6, 1.4, 1.2, 1.5),
+    "eagle3": (1.4, 1.3, 1.1, 1.3),
+    "mtp": (1.2, 1.2, 1.05, 1.2),
+    "ngram": (1.1, 1.05, 1.0, 2.4),
+}
+
+
+def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[float, float, float]:
+    """A mixed stream of 60 prompts: of the best fixed choice's speed on the worst kind, in the second
+    half; over all; and of plain speed on the worst kind."""
+    rng = np.random.default_rng(seed)
+    bandit = Bandit({name: Beliefs(1.6 - 0.02 * n) for n, name in enumerate(rates)})
+    bandit.arms["ngram"] = Beliefs(1.1, ("editing", 1.6))
+    got = np.zeros((4, 2, 2))
+    for prompt in range(60):
+        kind = int(rng.integers(4))
+        name = bandit.choose(KINDS[kind])
+        tokens = steps = 0.0
+        for _ in range(80):
+            if name is None:
+                tokens, steps = tokens + 1, steps + 1
+                continue
+            cost = 1.4
+            number = rng.poisson(cost * rates[name][kind] - 1) + 1
+            bandit.learn(name, KINDS[kind], number, cost)
+            tokens, steps = tokens + number, steps + cost
+        got[kind, prompt >= 30] += tokens, steps
+    best = np.array([max(1.0, *(rate[kind] for rate in rates.values())) for kind in range(4)])
+    late = got[:, 1, 0] / got[:, 1, 1]
+    whole = got[:, :, 0].sum(axis=1) / got[:, :, 1].sum(axis=1)
+    return float((late / best).min()), float((whole / best).mean()), float(whole.min())
+
+
+def test_a_mixed_stream_ends_near_the_best_fixed_choice_of_each_kind() -> None:
+    ends = [play(RATES, seed) for seed in range(5)]
+    assert np.median([end for end, _, _ in ends]) > 0.9
+    assert min(end for end, _, _ in ends) > 0.8
+    assert np.mean([whole for _, whole, _ in ends]) > 0.95
+
+
+def test_useless_arms_cost_next_to_nothing() -> None:
+    useless = dict.fromkeys(RATES, (0.99, 0.99, 0.99, 0.99))
+    assert np.mean([play(useless, seed)[2] for seed in range(5)]) > 0.97

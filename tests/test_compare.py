@@ -1,0 +1,235 @@
+"""`localspec compare`: figures, winners and noise on scripted runs; the page; the command; history."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_train_run import tiny  # noqa: F401
+from typer.testing import CliRunner
+
+import localspec
+from localspec import history
+from localspec.cli import app
+from localspec.engine.costs import CostTable
+from localspec.engine.metrics import Stats
+from localspec.engine.sampling import SamplingParams
+from localspec.errors import UsageError
+from localspec.lab.compare import Comparison, Settings, compare, predicted_seconds
+from localspec.lab.page import page
+from localspec.lab.prompts import LabPrompt, bundled, read, spread
+from localspec.text.kinds import kind_of
+
+TABLE = CostTable((0,), (0, 4), ((0.0, 0.4),), ((1.0, 1.4),), (0.9,))
+
+
+class Scripted:
+    """Rounds of two drafts of which one stands; `speeds` by kind, with noise."""
+
+    def __init__(self, speeds: dict[str, float], noise: float, log: list[str], name: str) -> None:
+        self._speeds, self._noise, self._log, self._name = speeds, noise, log, name
+        self._rng = np.random.default_rng(sum(map(ord, name)))
+        self.costs = None if name == "none" else TABLE
+
+    def run(self, prompt: LabPrompt, settings: Settings, seed: int, width: int | None) -> Stats:
+        self._log.append(self._name)
+        stats = Stats(prompt_tokens=10)
+        for _ in range(settings.max_tokens // 2):
+            if self._name == "none":
+                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0)
+                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0)
+            else:
+                stats.add_round(2, 1, 2, num_drafted=2, parked=False, draft_s=0.01)
+        speed = self._speeds[prompt.kind] * (1 + self._noise * self._rng.standard_normal())
+        stats.decode_s = stats.generated_tokens / speed
+        return stats
+
+    def peak(self) -> int:
+        return 1_000_000
+
+
+def comparison(noise: float = 0.01, quick: float = 20.0) -> tuple[Comparison, list[str]]:
+    log: list[str] = []
+    prompts = [LabPrompt(f"p{n}", "code" if n % 2 else "chat") for n in range(12)]
+    speeds = {
+        "none": {"code": 10.0, "chat": 10.0},
+        "quick": {"code": quick, "chat": 11.0},
+        "quiet": {"code": 15.0, "chat": 11.0},
+    }
+    runners = {name: Scripted(each, noise, log, name) for name, each in speeds.items()}
+    return compare(runners, prompts, Settings(0.0, 20)), log
+
+
+def test_every_prompt_goes_through_every_drafter_in_turns() -> None:
+    compared, log = comparison()
+    assert compared.kinds == ["chat", "code", "overall"]
+    runs = log[3:]
+    assert len(runs) == 36
+    assert all(sorted(runs[n : n + 3]) == ["none", "quick", "quiet"] for n in range(0, 36, 3))
+    # None is always first.
+    assert len({runs[n] for n in range(0, 36, 3)}) == 3
+
+
+def test_figures_winners_and_noise() -> None:
+    compared, _ = comparison()
+    quick = compared.figures["code"]["quick"]
+    assert quick.accepted_length == 2.0
+    assert quick.acceptance == [1.0, 0.0]
+    assert quick.speed == pytest.approx(20.0, rel=0.02)
+    assert compared.winner("code").name == "quick"
+    assert not compared.winner("code").within_noise
+    assert compared.winner("chat").within_noise
+    report = compared.as_dict()
+    assert json.loads(json.dumps(report)) == report
+    code = report["kinds"]["code"]["drafters"]["quick"]
+    low, high = code["ratio_quartiles"]
+    assert low < code["ratio"] < high
+    assert code["draft_share"] == pytest.approx(0.01 * 10 / (20 / quick.speed), rel=0.01)
+    assert report["kinds"]["overall"]["drafters"]["none"]["ratio"] == 1.0
+    # A round of two drafts takes 0.2 + 1.2 by the table.
+    assert code["predicted_tokens_per_second"] == pytest.approx(2 / 1.4)
+
+
+def test_much_noise_makes_no_winner() -> None:
+    assert comparison(noise=0.2, quick=15.2)[0].winner("code").within_noise
+
+
+def test_parked_steps_are_predicted_as_plain_ones() -> None:
+    stats = Stats(prompt_tokens=1)
+    for _ in range(6):
+        stats.add_round(0, 0, 1, num_drafted=0, parked=True, draft_s=0.0)
+    stats.add_round(4, 4, 5, num_drafted=4, parked=False, draft_s=0.1)
+    assert predicted_seconds(stats, TABLE) == pytest.approx(6 * 0.9 + 0.4 + 1.4)
+
+
+class Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_needs_nothing_else() -> None:
+    compared, _ = comparison()
+    text = page("<model>", compared)
+    checker = Checker()
+    checker.feed(text)
+    assert checker.links == []
+    assert checker.tags.count("table") == 3
+    assert checker.tags.count("svg") == 4
+    assert "<model>" not in text
+    assert "&lt;model&gt;" in text
+
+
+def test_thirty_prompts_come_with_it() -> None:
+    prompts = bundled()
+    assert len(prompts) == 30
+    kinds = [prompt.kind for prompt in prompts]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "code": 8, "math": 7, "chat": 8, "editing": 7
+    }  # fmt: skip
+    assert [p.kind for p in spread(prompts, 5)] == ["code", "math", "chat", "editing", "code"]
+    # What `auto` takes them for.
+    right = sum(kind_of(prompt.text) == prompt.kind for prompt in prompts)
+    assert right >= 28
+
+
+def test_broken_files_of_prompts_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "a"}\n\n{"prompt": 3}\n')
+    with pytest.raises(UsageError, match="line 3"):
+        read(file)
+    file.write_text('{"prompt": "a", "kind": "mine"}\n{"prompt": "b"}\n')
+    assert read(file) == [LabPrompt("a", "mine"), LabPrompt("b", "prompts")]
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(tmp_path / "none")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    done = CliRunner().invoke(app, list(arguments))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def test_the_command(tiny: Path, data: Path) -> None:  # noqa: F811
+    file = data / "prompts.jsonl"
+    file.write_text("".join(f'{{"prompt": "w{n} w{n + 1}", "kind": "words"}}\n' for n in range(3)))
+    common = [
+        "compare",
+        "-m",
+        str(tiny),
+        "-d",
+        "ngram",
+        "--prompts",
+        str(file),
+        "--max-tokens",
+        "8",
+    ]
+    out = run(*common, "--html", str(data / "page.html"))
+    assert "words (3 prompts)" in out.stdout
+    assert "fastest: " in out.stdout
+    assert "<svg" in (data / "page.html").read_text()
+    report = json.loads(run(*common, "-d", "none", "--limit", "2", "--json").stdout)
+    assert set(report["kinds"]["overall"]["drafters"]) == {"none", "ngram"}
+    assert report["kinds"]["words"]["prompts"] == 2
+
+
+def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:  # noqa: F811
+    model = localspec.load(str(tiny), drafter="none")
+
+    def say(text: str) -> None:
+        ids = model.encode(text)
+        sampling = SamplingParams(temperature=0.5)
+        list(model.stream_ids(ids, sampling=sampling, max_tokens=2, remember=True))
+
+    say("w1 w2")
+    assert not history.path().exists()
+    with pytest.raises(UsageError, match="history on"):
+        history.entries(str(tiny))
+    assert str(history.path()) in run("history", "on").stdout
+    say("w3 w4")
+    list(model.stream("w5 w6", max_tokens=2))
+    (entry,) = history.entries(str(tiny))
+    assert entry.prompt == model.decode(model.encode("w3 w4"))
+    assert entry.kind == "chat"
+    assert dict(entry.settings)["temperature"] == 0.5
+    assert history.path().stat().st_mode & 0o077 == 0
+    out = run(
+        "compare", "-m", str(tiny), "-d", "ngram", "--prompts", "history", "--max-tokens", "4"
+    )
+    assert "chat (1 prompts)" in out.stdout
+    # Measuring adds nothing.
+    assert len(history.entries(str(tiny))) == 1
+    run("history", "off")
+    say("w7")
+    assert len(history.entries(str(tiny))) == 1
+    assert run("history", "path").stdout.strip() == str(history.path())
+    run("history", "clear")
+    assert not history.path().exists()
+
+
+def test_the_history_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_MOST_BYTES", 3000)
+    monkeypatch.setattr(history, "_MOST_ENTRIES", 10)
+    history.turn_on()
+    for number in range(100):
+        history.add(history.Entry("m", "chat", f"{number} " + "x" * 90, {"temperature": 1.0}))
+    kept = history.entries("m")
+    assert 5 <= len(kept) <= 10
+    assert kept[-1].prompt.startswith("99 ")
+    assert history.path().stat().st_size < 3500
