@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from chat_app import Chat, asynchronous, chat
 from scripted_engine import Script, ScriptedEngine
+from textual._context import visible_screen_stack
 
 _KNOWN = Path(__file__).parent / "screens"
 _REPLY = """Take **two** variables:
@@ -28,6 +29,8 @@ a, b = b, a + b
 
 def screen_text(c: Chat) -> str:
     """What the terminal shows, a line a row."""
+    # What lies behind a dialog is drawn from here; lines drawn without it would be kept.
+    visible_screen_stack.set(c.app._background_screens)
     strips = c.app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip() for strip in strips) + "\n"
 
