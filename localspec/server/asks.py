@@ -11,6 +11,7 @@ from localspec.server.engine import Engine, Job, Sampling
 from localspec.server.errors import bad, overflow
 from localspec.server.fields import SamplingFields
 from localspec.text.answer import AnswerFormat
+from localspec.text.dialect import THINKING_SWITCH
 from localspec.text.grammars import call_grammar, harmony_grammar, json_grammar
 from localspec.text.messages import for_template
 
@@ -214,7 +215,7 @@ def template_options(
     if effort:
         options["reasoning_effort"] = effort
         if effort in _NO_THOUGHTS:
-            options["enable_thinking"] = False
+            options[THINKING_SWITCH] = False
     for name, value in (kwargs or {}).items():
         if name in _RESERVED:
             raise bad(f"{param}.{name} is not the client's to set", f"{param}.{name}")
