@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+from pathlib import Path
 
 LIBRARY = "libopenblas.so.0"
 REFERENCE = "reference"
+
+_KERNELS = (
+    ("SkylakeX", {"avx512f", "avx512dq", "avx512bw", "avx512vl", "fma"}),
+    ("Haswell", {"avx2", "fma"}),
+)
+"""OpenBLAS' kernels and what a CPU must have for them, fastest first."""
 
 _preloaded = False
 
@@ -19,11 +27,24 @@ def preload() -> None:
     global _preloaded
     if sys.platform != "linux" or "mlx.core" in sys.modules:
         return
+    # An OpenBLAS older than the CPU takes its oldest kernels, which are several times slower.
+    if kernels := _kernels(Path("/proc/cpuinfo")):
+        os.environ.setdefault("OPENBLAS_CORETYPE", kernels)
     try:
         ctypes.CDLL(LIBRARY, mode=ctypes.RTLD_GLOBAL)
     except OSError:
         return
     _preloaded = True
+
+
+def _kernels(cpuinfo: Path) -> str | None:
+    """The fastest kernels that this CPU can run; None: OpenBLAS' own choice."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+    return next((name for name, needed in _KERNELS if needed <= flags), None)
 
 
 def name() -> str:

@@ -162,6 +162,7 @@ class LocalReply:
             seed=settings.seed,
             width=settings.width,
             on_prefill=on_reading,
+            remember=not begun,
         )
 
     def cancel(self) -> None:
