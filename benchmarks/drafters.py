@@ -1,9 +1,9 @@
 """What each drafter gives, by kind of prompt: accepted length, acceptance, speed against plain decoding.
 
-    python benchmarks/drafters.py [--prompts N] [--tokens N] [DRAFTER ...]
+    python benchmarks/drafters.py [--prompts N] [--tokens N] [--width N] [DRAFTER ...]
 
 Prompts that no bundled drafter was trained on, at temperature 0 and 1, measured as `localspec compare`
-does. Prints Markdown.
+does: plain decoding and every drafter in turns. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from localspec.measuring import ModelRunner
 PROMPTS = Path(__file__).parent / "prompts" / "eval.jsonl"
 KINDS = ("code", "math", "chat")
 TEMPERATURES = (0.0, 1.0)
+BUNDLED = ("eagle3", "dfly", "dspark", "dflash", "dflare", "mtp")
 
 
 def read_prompts(count: int) -> list[LabPrompt]:
@@ -31,24 +32,26 @@ def read_prompts(count: int) -> list[LabPrompt]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("drafters", nargs="*", default=["ngram"], metavar="DRAFTER")
+    parser.add_argument("drafters", nargs="*", default=[*BUNDLED, "ngram"], metavar="DRAFTER")
     parser.add_argument("-m", "--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=int, default=8, help="of every kind")
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--width", type=int, help="default: as generation chooses it")
     options = parser.parse_args()
     prompts = read_prompts(options.prompts)
     names = dict.fromkeys((PLAIN, *options.drafters))
     runners = {name: ModelRunner(localspec.load(options.model, drafter=name)) for name in names}
+    widths = {} if options.width is None else dict.fromkeys(options.drafters, options.width)
     print(
         f"{options.model} on {platform.machine()} {platform.system()}, {options.prompts} prompts of "
-        f"each kind, {options.tokens} tokens\n"
+        f"each kind, {options.tokens} tokens, width {options.width or 'chosen'}\n"
     )
     print(
         "| drafter | T | kind | accepted length | acceptance by position | of plain | quartiles |"
     )
     print("|---|---|---|---|---|---|---|")
     for temperature in TEMPERATURES:
-        comparison = compare(runners, prompts, Settings(temperature, options.tokens))
+        comparison = compare(runners, prompts, Settings(temperature, options.tokens, widths))
         for kind in comparison.kinds:
             plain = comparison.figures[kind][PLAIN]
             for name, each in comparison.figures[kind].items():

@@ -23,7 +23,7 @@ Notify = Callable[[str], None]
 
 _IMPORT_VERSION = 1
 _BUNDLED = Path(__file__).parent / "bundled"
-_PREFERENCE = ("dfly", "dspark", "dflash", "dflare", "eagle3", "mtp")
+_PREFERENCE = ("eagle3", "dfly", "dspark", "dflash", "dflare", "mtp")
 """Bundled drafters, those that measured fastest first."""
 
 

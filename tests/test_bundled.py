@@ -18,6 +18,9 @@ from localspec.provenance import fingerprint
 ARCHITECTURES = get_args(Architecture)
 FOLDER = Path(localspec.__file__).parent / "bundled"
 MOST_BYTES, MOST_BYTES_IN_ALL = 12_000_000, 60_000_000
+LEAST = 1.2
+"""Of accepted length on one prompt; the cards have what many gave."""
+
 PROMPT = "Write a Python function that returns the sum of the squares of a list of numbers."
 
 
@@ -50,7 +53,3 @@ def test_each_drafts_what_the_model_says(name: str, smollm2: Model) -> None:
     plain = localspec.load(drafter="none").generate(PROMPT, max_tokens=64)
     assert answer.token_ids == plain.token_ids
     assert answer.stats.accepted_length > LEAST
-
-
-LEAST = 1.4
-"""Measured: MEASURED."""

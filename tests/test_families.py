@@ -67,6 +67,8 @@ def run(target: RecordingTarget, request: pytest.FixtureRequest) -> Run:
     )
     drafted = Generation(target, drafter, Request(prompt, NUM_TOKENS, width=drafter.max_width))
     list(drafted.run())
+    # What plain steps committed last is shown to a drafter only when it is asked again.
+    drafted._catch_up()
     stats = drafted.stats
     return Run(
         target,
