@@ -50,7 +50,7 @@ class Chat:
     def branch(self) -> list[tuple[str, str]]:
         return [(message.role, message.text) for message in self.screen.conversation.branch]
 
-    async def until(self, holds: Callable[[], object], seconds: float = 60.0) -> None:
+    async def until(self, holds: Callable[[], object], seconds: float = 240.0) -> None:
         """Wait until a condition holds."""
         end = time.monotonic() + seconds
         while not holds():
