@@ -134,7 +134,14 @@ class ScriptedReply:
             accepted = min(script.pattern[index % len(script.pattern)], script.width)
             taken, rest = rest[: accepted + 1], rest[accepted + 1 :]
             accepted = min(accepted, len(taken))
-            stats.add_round(script.width, accepted, len(taken))
+            stats.add_round(
+                script.width,
+                accepted,
+                len(taken),
+                num_drafted=script.width,
+                parked=False,
+                draft_s=0.0,
+            )
             stats.decode_s += (1 + 0.05 * script.width) / PLAIN_SPEED
             last: Origin = "plain"
             if script.width:

@@ -17,7 +17,7 @@ def figures(*rounds: tuple[int, int], plain_speed: float | None = 20.0) -> Figur
     """Figures of rounds of (width, accepted), each of 0.05 s."""
     found, stats = Figures(plain_speed), Stats(prompt_tokens=10, time_to_first_token_s=0.2)
     for width, accepted in rounds:
-        stats.add_round(width, accepted, accepted + 1)
+        stats.add_round(width, accepted, accepted + 1, num_drafted=width, parked=False, draft_s=0.0)
         stats.decode_s += 0.05
         found.add(Round((Token("x", "draft"),), width, width, accepted, accepted + 1, stats.copy()))
     return found
