@@ -37,7 +37,9 @@ class Terminal:
         self._stream = pyte.ByteStream(self._screen)
         self.written = bytearray()
         self.exit_code: int | None = None
-        whole = {**os.environ, **environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        # Test runners set a size, which programs would believe before the terminal's own.
+        own = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
+        whole = {**own, **environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"}
         self._pid, self._file = pty.fork()
         if self._pid == 0:
             os.execvpe(command[0], list(command), whole)

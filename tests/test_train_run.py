@@ -92,7 +92,10 @@ def run(*arguments: str) -> Any:
 @pytest.fixture(scope="module")
 def trained(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "drafter"
-    done = run("dspark", "-m", str(tiny), "-o", str(folder), "--minutes", "1", "--json")
+    with pytest.MonkeyPatch.context() as patch:
+        # Of its own: another worker may train too, and a corpus has one writer.
+        patch.setenv("LOCALSPEC_CACHE", str(folder.parent / "cache"))
+        done = run("dspark", "-m", str(tiny), "-o", str(folder), "--minutes", "1", "--json")
     assert json.loads(done.stdout) == json.loads((folder / "training.json").read_text())
     return folder
 
@@ -123,7 +126,17 @@ def test_sampled_text_has_the_targets_law_with_the_trained_drafter(
     tiny: Path, trained: Path
 ) -> None:
     target, drafter = bound(tiny, trained)
-    prompt, params = [1, 30, 31, 2], SamplingParams(temperature=0.9, top_k=5)
+    params = SamplingParams(temperature=0.9, top_k=5)
+    prompt: list[int] = []
+
+    def request(seed: int) -> Request:
+        return Request(prompt, 2, params, seed=seed, width=1)
+
+    # After some prompts drafter and target agree on nothing, and those would test little.
+    for start in range(10, 100):
+        prompt = [1, start, start + 1, 2]
+        if 0.1 < run_many(target, drafter, request, 200)[1] < 0.9:
+            break
     law = np.zeros((target.vocab_size,) * 2)
     rows = target.forward(mx.array([prompt]), target.new_cache(), rows=1).logits
     first = next_law(np.array(rows)[0, -1].astype(np.float64), prompt, [], params)
@@ -133,11 +146,8 @@ def test_sampled_text_has_the_targets_law_with_the_trained_drafter(
         after = next_law(np.array(rows)[0, -1].astype(np.float64), prompt, [int(token)], params)
         law[token] = first[token] * after
 
-    def request(seed: int) -> Request:
-        return Request(prompt, 2, params, seed=seed, width=1)
-
     tokens, share_accepted = run_many(target, drafter, request, 10_000)
-    assert 0.02 < share_accepted < 0.98
+    assert 0.05 < share_accepted < 0.95
     seen = np.zeros_like(law)
     np.add.at(seen, (tokens[:, 0], tokens[:, 1]), 1)
     assert p_value(seen, law) > 1e-3

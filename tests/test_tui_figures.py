@@ -108,7 +108,7 @@ def test_origins_have_styles_of_their_own() -> None:
         painted = paint(tokens, ansi=ansi)
         assert painted.plain == "abc"
         assert len({str(span.style) for span in painted.spans}) == 3
-    assert "accepted draft  33%" in legend(tokens).plain
+    assert "accepted  33%" in legend(tokens).plain
     assert "plain" not in legend(tokens).plain
     thought = paint([("hm", "draft", True), ("said", "draft", False)])
     assert thought.plain == "hm\n\nsaid"

@@ -45,7 +45,7 @@ def test_the_chat_in_a_terminal(smollm2: Model, tmp_path: Path) -> None:
         before = _figure(screen, "context")
         screen = terminal.wait_for(lambda text: _figure(text, "context") > before + 10, _SECONDS)
         terminal.type(_F2)
-        terminal.wait_for("plain step", _SECONDS)
+        terminal.wait_for(lambda text: "correction" in text and " plain " in text, _SECONDS)
         terminal.type(_F2)
         terminal.type(_ESCAPE)
         terminal.wait_for("stopped", _SECONDS)

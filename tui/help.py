@@ -46,10 +46,10 @@ FIGURES = (
 )
 
 ORIGINS = """\
-- **accepted draft**: the drafter guessed it and the model agreed
+- **accepted**: the drafter guessed it and the model agreed
 - **correction**: the model's own token in place of the first draft that it did not agree with
-- **bonus token**: the model's own token after drafts that all stood
-- **plain step**: the model's own token in a round without drafts
+- **bonus**: the model's own token after drafts that all stood
+- **plain**: the model's own token in a round without drafts
 """
 
 

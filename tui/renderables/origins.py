@@ -22,10 +22,10 @@ _ANSI_STYLES = {
     "plain": "",
 }
 NAMES = {
-    "draft": "accepted draft",
+    "draft": "accepted",
     "correction": "correction",
-    "bonus": "bonus token",
-    "plain": "plain step",
+    "bonus": "bonus",
+    "plain": "plain",
 }
 
 
