@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from drafters import read_prompts
+from drafters import PROMPTS
 from servers import chat, server
 
 import localspec
 from localspec import catalog
+from localspec.lab.prompts import read
 from localspec.model import Model
 
 SHORT = "Name three primary colours."
@@ -157,7 +158,8 @@ def single_stream(folder: str, options: argparse.Namespace) -> list[dict[str, An
     generate = {name: Speed() for name in models}
     endpoint = {name: Speed() for name in models}
     mlx_lm = Speed()
-    prompts = read_prompts(options.prompts)["code"]
+    code = [prompt.text for prompt in read(PROMPTS) if prompt.kind == "code"]
+    prompts = code[: options.prompts]
     for model in models.values():
         _stream("Hello.", model, 16)
     with server("localspec", folder, options.drafters) as ours, server("mlx_lm", folder) as theirs:

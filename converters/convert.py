@@ -6,7 +6,7 @@ and the fit to the target where that is known.
 
 from __future__ import annotations
 
-import fcntl
+import glob
 import os
 import re
 import shutil
@@ -164,28 +164,36 @@ def translate(
 
 
 def write(converted: Converted, destination: Path) -> None:
-    """Write the drafter's folder beside its place, then move it there in one step.
+    """Write the drafter's folder beside its place, as `.NAME.*.partial`, then move it in one step.
 
     Raises:
         OSError: it cannot be written, or is there already.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
-    scratch = destination.with_name(f".{destination.name}.part")
-    lock = destination.with_name(f".{destination.name}.lock")
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        try:
-            # What a killed process left.
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir()
-            (scratch / CARD_FILE).write_text(_card(converted.report), encoding="utf-8")
-            drafters.save(converted.config, converted.tensors, scratch)
-            os.rename(scratch, destination)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
-        finally:
-            lock.unlink(missing_ok=True)
+    scratch = destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+    for stale in destination.parent.glob(f".{glob.escape(destination.name)}.*.partial"):
+        process = stale.name.split(".")[-2]
+        if process.isdecimal() and not _is_running(int(process)):
+            # It was killed.
+            shutil.rmtree(stale, ignore_errors=True)
+    try:
+        scratch.mkdir()
+        (scratch / CARD_FILE).write_text(_card(converted.report), encoding="utf-8")
+        drafters.save(converted.config, converted.tensors, scratch)
+        os.rename(scratch, destination)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's
+    return True
 
 
 def _check_options(options: Options, family: dialects.Family, name: str) -> None:

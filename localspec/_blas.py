@@ -40,10 +40,10 @@ def preload() -> None:
 def _kernels(cpuinfo: Path) -> str | None:
     """The fastest kernels that this CPU can run; None: OpenBLAS' own choice."""
     try:
-        lines = cpuinfo.read_text(encoding="utf-8").splitlines()
+        with cpuinfo.open(encoding="utf-8") as lines:
+            flags = set(next((line for line in lines if line.startswith("flags")), "").split())
     except OSError:
         return None
-    flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
     return next((name for name, needed in _KERNELS if needed <= flags), None)
 
 

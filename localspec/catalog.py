@@ -237,14 +237,10 @@ def _import(
     if (folder / "config.json").is_file():
         return folder
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(folder.parent / f".{folder.name}.lock"):
+        with lock_import(folder):
             # Another process may have been at it.
             if (folder / "config.json").is_file():
                 return folder
-            # Under the lock, whatever is half done was left by a process that was killed.
-            for stale in folder.parent.glob(f".{folder.name}.*.partial"):
-                shutil.rmtree(stale, ignore_errors=True)
             note = {"name": name, "kind": kind}
             _note(folder).write_text(json.dumps(note), encoding="utf-8")
             with provide() as source:
@@ -256,10 +252,14 @@ def _import(
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process that holds it."""
-    with path.open("w") as file:
+def lock_import(folder: Path) -> Iterator[None]:
+    """Be the only process that makes a folder; the lock ends with the process that holds it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        # Whatever is half done was left by a process that was killed.
+        for stale in folder.parent.glob(f".{folder.name}.*.partial"):
+            shutil.rmtree(stale, ignore_errors=True)
         yield
 
 

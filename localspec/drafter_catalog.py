@@ -112,21 +112,22 @@ def import_once(
         return source
     short = name.rstrip("/").rpartition("/")[2]
     folder = _cache() / f"{short}-{_key(source, target)}"
-    if not (folder / CONFIG_FILE).is_file():
-        if notify:
-            notify(f"importing {name} (once)")
-        converted = translate(source, target=target, options=Options(), name=short)
-        if notify:
+    if (folder / CONFIG_FILE).is_file():
+        return folder
+    say = notify or (lambda note: None)
+    try:
+        with catalog.lock_import(folder):
+            # Another process may have been at it.
+            if (folder / CONFIG_FILE).is_file():
+                return folder
+            say(f"importing {name} (once)")
+            converted = translate(source, target=target, options=Options(), name=short)
             for warning in converted.report.warnings:
-                notify(f"{name}: {warning}")
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+                say(f"{name}: {warning}")
             _note(folder).write_text(json.dumps({"name": name}), encoding="utf-8")
             write(converted, folder)
-        except OSError as error:
-            # Another process may have been first.
-            if not (folder / CONFIG_FILE).is_file():
-                raise CheckpointRefused(f"{folder} cannot be written: {error}") from error
+    except OSError as error:
+        raise CheckpointRefused(f"{folder} cannot be written: {error}") from error
     return folder
 
 

@@ -1,6 +1,46 @@
 """Drafters as folders: build from a configuration, load, save, quantise.
 
 Knows nothing of foreign checkpoints; `localspec.converters` turns those into such folders.
+
+A drafter is a folder with `config.json` (this, as JSON) and `model.safetensors`. Its tensors, as
+[out, in] like PyTorch's and MLX's (n draft layers, T taps, D and Dt the drafter's and the target's
+hidden size, H and Hkv heads of hd, I the MLP's width, V and Vd vocabularies, r the Markov rank, E
+experts; norms are plain w * x, so zero-centred ones are stored plus one):
+
+    norm.weight [D]                  before the head
+    embed_tokens.weight [V, D]       own_embedding; else the target's is used
+    lm_head.weight [Vd, D]           own_head; else the target's is used
+    d2t [Vd] int32                   draft_vocab_size < vocab_size: target id = j + d2t[j]
+    layers.N.input_layernorm.weight, .post_attention_layernorm.weight [D]
+    layers.N.self_attn.q_proj.weight [H*hd, D], k_proj, v_proj [Hkv*hd, D], o_proj [D, H*hd]
+    layers.N.self_attn.{q,k,v}_proj.bias, o_proj.bias    qkv_bias; o_bias
+    layers.N.self_attn.{q,k}_norm.weight [hd]            qk_norm
+    layers.N.mlp.{gate,up}_proj.weight [I, D], down_proj [D, I]
+
+    dflash, dspark, dfly: fc.weight [D, T*Dt], hidden_norm.weight [D]
+    dflare: hidden_norm.weight [Dt], layers.N.self_attn.{k,v}_proj_target.weight [Hkv*hd, Dt] and
+        .bias (qkv_bias)
+    dflare, dfly: layer_fusion_weights [n, T]
+    dspark, block.markov: markov_head.markov_w1.weight [V, r], markov_head.markov_w2.weight [Vd, r];
+        gated: markov_head.gate_proj.weight [r, D+r], .bias [r];
+        rnn: markov_head.joint_proj.weight [3r, 2r+D], .bias [3r]
+    dspark, block.confidence: confidence_head.proj.weight [1, D] or [1, D+r], .bias [1]
+    dfly: hidden_correction.{hidden_norm,embed_norm}.weight [D], hidden_correction.{gate,up}_proj
+        .weight [Ic, 2D], hidden_correction.down_proj.weight [D, Ic]; Ic = block.correction_size
+    eagle3: fc.weight [D, T*Dt], layers.0.hidden_norm.weight [D]; q, k, v over [embedding; hidden],
+        [.., 2D]; chain.tap_norm each: fc_norm.I.weight [Dt]; all: input_norm.weight [T*Dt]
+    mtp: enorm.weight, hnorm.weight [D], eh_proj.weight [D, 2D] over [embedding; hidden];
+        chain.gated_attention: q_proj [2*H*hd, D], a head's query before its gate
+    mtp, chain.mixture, in layers.0.mlp: gate.weight [E, D], expert_bias [E],
+        switch_mlp.{gate,up}_proj.weight [E, I, D], switch_mlp.down_proj.weight [E, D, I],
+        shared_expert.{gate,up,down}_proj.weight, shared_expert_gate.weight [1, D]
+    eagle3, mtp, chain.latent, in layers.0.self_attn: q_a_proj, q_a_layernorm, q_b_proj (q_proj
+        without q_rank), kv_a_proj_with_mqa, kv_a_layernorm, o_proj, as DeepSeek names them; of its
+        kv_b_proj, as [H, unrotated + value, kv_rank]: embed_q.weight [H, kv_rank, unrotated], the
+        first part transposed, and unembed_out.weight [H, value, kv_rank], the second
+
+With `quantization`, large matrices are MLX affine: weight (uint32), scales and biases.
+`expected_tensors` gives names and shapes for a configuration.
 """
 
 from __future__ import annotations

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -12,7 +15,10 @@ from families import make_model
 from golden_cases import GoldenCase
 from huggingface_hub import constants
 
+from localspec import drafter_catalog
 from localspec.cli import run
+from localspec.converters.convert import Converted, translate
+from localspec.converters.foreign import TargetFacts
 from localspec.drafter_catalog import installed_drafters
 from localspec.engine.auto import Auto
 from localspec.engine.drafters import make_drafter
@@ -107,6 +113,35 @@ def test_auto_passes_over_what_does_not_fit(hub_cache: Path, target: Target) -> 
     assert isinstance(drafter, Auto)
     assert drafter.names == ["ngram", NAME]
     assert "dspark_qwen3_8b_block7 is installed, but cannot be used" in " ".join(said)
+
+
+def test_two_that_import_at_once_import_once(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
+    imports: list[str] = []
+
+    def slowly(*arguments: Any, **named: Any) -> Converted:
+        imports.append(named["name"])
+        time.sleep(0.2)
+        return translate(*arguments, **named)
+
+    monkeypatch.setattr(drafter_catalog, "translate", slowly)
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / CASE, source)
+    with ThreadPoolExecutor(2) as pool:
+        folders = set(
+            pool.map(lambda _: drafter_catalog.resolve_drafter(str(source), target=facts), range(2))
+        )
+    (folder,) = folders
+    assert imports == ["source"]
+    # What a process that was killed leaves.
+    stale = folder.with_name(f".{folder.name}.1.partial")
+    stale.mkdir()
+    shutil.rmtree(folder)
+    assert drafter_catalog.resolve_drafter(str(source), target=facts) == folder
+    assert drafter_catalog.is_converted(folder)
+    assert not stale.exists()
 
 
 def test_an_empty_name_is_refused(target: Target) -> None:

@@ -41,7 +41,6 @@ def make_batch(target: Target, drafter: Any, anchors: list[list[int]]) -> Batch:
     return Batch(
         tokens=tokens,
         lengths=mx.array([LENGTH, LENGTH - 4]),
-        answers=mx.array([ANSWER, ANSWER - 1]),
         anchors=mx.array(anchors, dtype=mx.int32),
         chained=mx.array(
             [[*range(ANSWER - 1, LENGTH - 1)], [*range(ANSWER - 2, LENGTH - 5), -1, -1, -1]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,13 @@ from localspec.engine.target import Target
 from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
 from localspec.provenance import fingerprint
+from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus
+from localspec.train.material import gather
 from localspec.train.plan import Plan
-from localspec.train.run import train
-from localspec.train.trainer import Progress
+from localspec.train.run import make_trainer, train
+from localspec.train.start import Shape, new_config
+from localspec.train.trainer import Progress, Settings
 
 WORDS = 120
 """Words of the tiny language, beside four marks."""
@@ -212,3 +216,38 @@ def test_a_run_goes_on_when_another_one_has_made_the_corpus_longer(
     card = train(replace(plan, resume=True), report=lambda progress: steps.append(progress.step))
     assert card.corpus_tokens == begun_with
     assert steps[0] == 3
+
+
+def test_the_best_checkpoint_is_the_one_that_the_caller_prefers(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    plan = Plan("dflash", str(tiny), tmp_path / "new", tokens=300)
+    material = gather(plan, time.monotonic(), lambda note: None, lambda answered: None)
+    vocabulary = material.vocabulary("dflash")
+    config = new_config(
+        "dflash",
+        material.target,
+        material.settings,
+        Shape(1, 2),
+        mask_token_id=material.mask_token_id,
+        draft_vocab_size=vocabulary.ids.size,
+    )
+    scores = iter([3.0, 9.0, 5.0, 4.0])
+    settings = Settings(tokens=600, evaluations=3)
+    checkpoints = tmp_path / "checkpoints"
+    trainer = make_trainer(
+        config, material, vocabulary, lambda drafter: next(scores), checkpoints, settings
+    )
+    trainer.run()
+    assert 9.0 in [score for _, score in trainer.curve]
+    assert Checkpoints(checkpoints).best_score == 9.0
+
+
+def test_cards_keep_hub_ids_whole_and_tell_no_folders(tmp_path: Path) -> None:
+    hub = Plan("mtp", "org/name-4bit", tmp_path / "a", tokens=5)
+    assert hub.target == "org/name-4bit"
+    assert "-m org/name-4bit " in f"{hub.command} "
+    folder = Plan("mtp", str(tmp_path), tmp_path / "a", data=("/data/x.jsonl",), tokens=5)
+    assert folder.target == tmp_path.name
+    assert "/" not in folder.command

@@ -45,10 +45,11 @@ class Dialect:
 def find_dialect(tokenizer: Any) -> Dialect:
     """Read a tokenizer that `load_tokenizer` gave."""
     vocabulary = tokenizer.get_vocab()
+    harmony = is_harmony(vocabulary)
     has_thinking = bool(getattr(tokenizer, "has_thinking", False))
     think = (tokenizer.think_start, tokenizer.think_end) if has_thinking else None
     return Dialect(
-        tools=_tool_format(tokenizer),
+        tools=_tool_format(tokenizer, harmony),
         think=think,
         think_ids=(
             (_ids(tokenizer.think_start_tokens), _ids(tokenizer.think_end_tokens))
@@ -57,7 +58,7 @@ def find_dialect(tokenizer: Any) -> Dialect:
         ),
         can_switch_thinking=THINKING_SWITCH in str(getattr(tokenizer, "chat_template", "")),
         fim=find_fim_tokens(vocabulary),
-        harmony=is_harmony(vocabulary),
+        harmony=harmony,
     )
 
 
@@ -65,8 +66,8 @@ def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(int(token) for token in tokens)
 
 
-def _tool_format(tokenizer: Any) -> ToolFormat:
-    if is_harmony(tokenizer.get_vocab()):
+def _tool_format(tokenizer: Any, harmony: bool) -> ToolFormat:
+    if harmony:
         return ToolFormat(native=_shows_tools(tokenizer))
     if not getattr(tokenizer, "has_tool_calling", False) or not _shows_tools(tokenizer):
         return ToolFormat()

@@ -83,7 +83,7 @@ class HarmonySplit:
         """Move on by one mark; False: more text is needed."""
         if self._state == "begin":
             # The prompt has begun a message, so what comes first is the rest of its header.
-            if not self._held or any(_is_beginning(self._held, mark) for mark in _OPENINGS):
+            if not self._held or num_held(self._held, *_OPENINGS) == len(self._held):
                 return False
             self._state = "header" if self._held.startswith(_OPENINGS) else "body"
             return True
@@ -145,7 +145,3 @@ class HarmonySplit:
                 calls.append(CallDelta(self.num_calls, None, rest))
             self.num_calls += 1
         self._kind = "nothing"
-
-
-def _is_beginning(text: str, mark: str) -> bool:
-    return len(text) < len(mark) and mark.startswith(text)

@@ -6,7 +6,6 @@ import re
 from typing import Literal
 
 Kind = Literal["code", "math", "editing", "chat"]
-KINDS: tuple[Kind, ...] = ("code", "math", "editing", "chat")
 
 _TAIL = 6000
 _EDITS = re.compile(

@@ -20,16 +20,14 @@ class Batch:
     Attributes:
         tokens: [B, S] int32.
         lengths: [B] int32, without padding.
-        answers: [B] int32, where the answer begins.
         anchors: [B, A] int32, positions of anchors, from the last prompt token on.
-        chained: [B, M] int32, all of those positions; -1: padding.
+        chained: [B, M] int32, all positions from the last prompt token on, in order; -1: padding.
         taps: [B, S, T, D], what the drafter reads.
         final: [B, S, D], after the target's final norm.
     """
 
     tokens: mx.array
     lengths: mx.array
-    answers: mx.array
     anchors: mx.array
     chained: mx.array
     taps: mx.array
@@ -101,7 +99,6 @@ def make_batch(
     return Batch(
         tokens=mx.array(tokens),
         lengths=mx.array([len(r.tokens) for r in rollouts], dtype=mx.int32),
-        answers=mx.array([r.prompt_length for r in rollouts], dtype=mx.int32),
         anchors=mx.array(anchors),
         chained=mx.array(chained),
         taps=whole[:, :, mx.array(list(reads))],

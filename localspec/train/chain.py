@@ -36,7 +36,7 @@ def chain_loss(
     for step, hidden in enumerate(unrolled(drafter, batch, num_steps)):
         logits = vocabulary_logits(drafter, rows_at(hidden, at - 1), vocabulary)
         # The chain starts at an anchor of the answer, `step` positions before.
-        there = batch.chained >= mx.maximum(batch.answers[:, None] - 1, 1) + step
+        there = batch.chained >= mx.maximum(batch.chained[:, :1], 1) + step
         step_loss, share, _ = draft_loss(
             logits, teacher, labels, there.astype(mx.float32).reshape(-1)
         )

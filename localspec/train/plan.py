@@ -52,6 +52,12 @@ class Plan:
             raise UsageError(f"{self.architecture} drafters have one layer")
 
     @property
+    def target(self) -> str:
+        """The target's name as others know it: of a folder or file the last part alone."""
+        path = Path(self.model).expanduser()
+        return path.resolve().name if path.exists() else self.model
+
+    @property
     def command(self) -> str:
         """What a user types for it; of files the names alone."""
         given: list[tuple[str, float | None]] = [
@@ -61,8 +67,7 @@ class Plan:
             ("--tokens", self.tokens),
         ]
         data = [s if s in (SELF, CHATS) else Path(s).name for s in self.data]
-        model = self.model.rstrip("/").rpartition("/")[2]
-        words = ["localspec train", self.architecture, "-m", model]
+        words = ["localspec train", self.architecture, "-m", self.target]
         words += [f"--data {source}" for source in data]
         words += [f"{option} {value}" for option, value in given if value is not None]
         return " ".join(words)

@@ -26,8 +26,7 @@ from localspec.train.start import Shape, default_shape, default_taps, new_config
 from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary
 
-_BLOCK_PASSES = 4
-_CHAIN_PASSES = 2
+_PASSES = 4
 _QUANTIZATION = QuantizationConfig(bits=8)
 
 
@@ -63,8 +62,6 @@ def train(
         mask_token_id=material.mask_token_id,
         draft_vocab_size=vocabulary.ids.size,
     )
-    # A pass teaches a chain every position of the text, a block drafter a fourth of them.
-    passes = _BLOCK_PASSES if config.block is not None else _CHAIN_PASSES
     trainer = make_trainer(
         config,
         material,
@@ -74,7 +71,7 @@ def train(
         Settings(
             seed=plan.seed,
             chain_steps=shape.width,
-            tokens=passes * material.num_tokens if plan.tokens is not None else None,
+            tokens=_PASSES * material.num_tokens if plan.tokens is not None else None,
             seconds=_seconds_left(plan, started),
         ),
     )
@@ -90,7 +87,7 @@ def train(
     accepted = material.measure(final, shape.width)
     card = Card(
         architecture=plan.architecture,
-        target=plan.model.rstrip("/").rpartition("/")[2],
+        target=plan.target,
         target_fingerprint=material.fingerprint,
         command=plan.command,
         corpus_tokens=material.corpus.num_answered,
@@ -129,11 +126,7 @@ def make_trainer(
         material.states,
         reads=(num_taps,) if config.architecture == "mtp" else tuple(range(num_taps)),
         vocabulary=vocabulary,
-        evaluate=lambda drafter: (
-            material.measure(
-                drafter, drafter.max_width if config.block else settings.chain_steps, quickly=True
-            ).length
-        ),
+        evaluate=evaluate,
         checkpoints=Checkpoints(checkpoints),
         settings=settings,
     )

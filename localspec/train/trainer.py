@@ -241,7 +241,6 @@ class Trainer:
         loss, agreement, finite = self._run_step(
             batch.tokens,
             batch.lengths,
-            batch.answers,
             batch.anchors,
             batch.chained,
             batch.taps,
@@ -270,7 +269,7 @@ class Trainer:
 
     def _chain_steps(self, done: float) -> int:
         """The chain grows: its first draft is worth most, and later ones learn little before it."""
-        most = self._settings.chain_steps
+        most = self._settings.chain_steps if isinstance(self._drafter, ChainDrafter) else 1
         return min(most, 1 + int(done / _UNROLLED_BY * most))
 
     def _make_step(self) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
