@@ -94,7 +94,8 @@ def resolve_drafter(name: str, *, target: TargetFacts, notify: Notify | None = N
         return _BUNDLED / name
     if not (Path(name).expanduser().exists() or hub.is_id(name)):
         raise ModelNotFound(
-            f"no drafter is called '{name}'; give none, ngram, auto, a folder or a Hub id"
+            f"no drafter is called '{name}'; give none, ngram, auto, a bundled one "
+            f"({', '.join(found.name for found in _bundled())}), a folder or a Hub id"
         )
     return import_once(find_checkpoint(name, notify=notify), name, target=target, notify=notify)
 

@@ -68,7 +68,7 @@ def make_drafter(
     """
     if not name:
         raise UsageError(
-            "the drafter's name is empty; give none, ngram, auto, a folder or a Hub id"
+            "the drafter's name is empty; give none, ngram, auto, a bundled one, a folder or a Hub id"
         )
     if name == NONE:
         return Chosen(name, None)
