@@ -121,3 +121,29 @@ def test_memory_is_told_before(engine: ModelEngine) -> None:
     small, large = (engine.cost(Job((1,) * n, max_tokens=10)) for n in (100, 4000))
     assert 0 < small < large < engine.capacity
     assert engine.context_length == 8192
+
+
+def test_what_a_stop_text_ends_is_there_for_the_next_turn(client: OpenAI) -> None:
+    asked = [{"role": "user", "content": "Count from one to twenty in words, each once."}]
+    for drafter in ("none", "ngram"):
+        first = client.chat.completions.create(
+            model="any",
+            messages=asked,  # type: ignore[arg-type]
+            max_tokens=60,
+            stop=[" "],
+            extra_body={"drafter": drafter},
+        )
+        # At once: the answer's end must not be told before its conversation is kept.
+        said = {"role": "assistant", "content": first.choices[0].message.content or "One"}
+        second = client.chat.completions.create(
+            model="any",
+            messages=[*asked, said, {"role": "user", "content": "Go on."}],  # type: ignore[list-item]
+            max_tokens=1,
+            extra_body={"drafter": drafter},
+        )
+        assert first.usage and second.usage and second.usage.prompt_tokens_details
+        cached = second.usage.prompt_tokens_details.cached_tokens
+        assert cached is not None
+        # All of the first prompt but what its template ends with.
+        assert cached >= first.usage.prompt_tokens - 5
+        asked = [{"role": "user", "content": "Name the days of the week, each once."}]
