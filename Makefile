@@ -21,7 +21,7 @@ test: $(DEV_STAMP) lint ## everything that CI runs
 lint: $(DEV_STAMP) ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd build && ../$(BIN)/mypy --config-file ../pyproject.toml -p localspec
+	cd build && ../$(BIN)/mypy --config-file ../pyproject.toml -p localspec && ../$(BIN)/mypy --config-file ../pyproject.toml ../benchmarks
 
 format: $(DEV_STAMP) ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

@@ -104,7 +104,8 @@ def chat(
     response = connection.getresponse()
     if response.status != 200:
         raise SystemExit(f"status {response.status}: {response.read()!r}")
-    first, said, usage = None, [], {}
+    first, said = None, []
+    usage: dict[str, Any] = {}
     for line in response:
         if not line.startswith(b"data: {"):
             continue
