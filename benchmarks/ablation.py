@@ -1,9 +1,9 @@
 """What the papers' choices are worth here: one table, the same training budget for every row.
 
-    python benchmarks/ablation.py [-m MODEL] [--data FILE ...] [--tokens N] [--minutes N]
+    python benchmarks/ablation.py [-m MODEL] [--data FILE ...] [--tokens N] [--budget N]
 
 Kinds of text (mixed, or code and mathematics alone), training-time test for MTP, and DFly's correction
-(without it a DFly is a DFlash). Each row is trained for as long, on the corpus that
+(without it a DFly is a DFlash). Each row is trained on as many tokens, out of the corpus that
 `localspec train --data … --tokens N` writes and keeps. Prints Markdown: held-out accepted length.
 """
 
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="smollm2-135m")
     parser.add_argument("--data", action="append", help="as of localspec train")
     parser.add_argument("--tokens", type=int, default=350_000, help="of the corpus")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of training, a row")
+    parser.add_argument("--budget", type=int, default=300_000, help="tokens trained on, a row")
     options = parser.parse_args()
     plan = Plan(
         "dflash",
@@ -69,16 +69,16 @@ def main() -> None:
         tokens=options.tokens,
     )
     material = gather(plan, time.monotonic(), say, lambda answered: None)
-    print(f"| trained {options.minutes:g} minutes | {' | '.join(KINDS)} | all |")
+    print(f"| {options.budget:,} tokens | {' | '.join(KINDS)} | all |")
     print("|---" * (len(KINDS) + 2) + "|")
     for name, architecture, part, steps in ROWS:
-        by_kind, length = trained(architecture, part(material), steps, options.minutes * 60)
+        by_kind, length = trained(architecture, part(material), steps, options.budget)
         kinds = [f"{by_kind[kind]:.2f}" if kind in by_kind else "–" for kind in KINDS]
         print(f"| {name} | {' | '.join(kinds)} | {length:.2f} |", flush=True)
 
 
 def trained(
-    architecture: Architecture, material: Material, steps: int, seconds: float
+    architecture: Architecture, material: Material, steps: int, tokens: int
 ) -> tuple[dict[str, float], float]:
     """Held-out accepted length by kind, and overall, of a drafter trained on the material."""
     vocabulary = material.vocabulary(architecture)
@@ -91,7 +91,7 @@ def trained(
         draft_vocab_size=vocabulary.ids.size,
     )
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(seconds=seconds, chain_steps=steps, evaluations=1)
+        settings = Settings(tokens=tokens, chain_steps=steps, evaluations=1)
         # Not measured on the way: the last checkpoint counts as the best.
         order = itertools.count()
         trainer = make_trainer(
