@@ -270,6 +270,24 @@ async def test_editing_branches_and_versions_can_be_shown(tmp_path: Path) -> Non
 
 
 @asynchronous
+async def test_opening_another_conversation_ends_editing(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("one")
+        await c.pilot.press("ctrl+n")
+        await c.ask("two")
+        for leave in (c.screen.open_session, lambda session: c.screen.action_new()):
+            await c.pilot.press("f9")
+            assert c.screen.composer.query_one("#editing").display
+            await leave(1)
+            assert not c.screen.composer.query_one("#editing").display
+            c.prompt.put("and on")
+            await c.pilot.press("enter")
+            await c.until(lambda: c.branch and not c.screen.streaming.replying)
+            assert c.branch[-2:] == [("user", "and on"), ("assistant", "Hello from the script.")]
+        assert [session.num_messages for session in c.sessions.find()] == [2, 4, 2]
+
+
+@asynchronous
 async def test_messages_and_code_are_copied_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,8 +251,7 @@ class ChatScreen(Screen[None]):
         if found is None:
             self.warn("This conversation is gone.")
             return False
-        self.streaming.leave()
-        self.conversation = found
+        self._leave_for(found)
         options = found.options
         self.system = str(options.get("system", ""))
         try:
@@ -265,6 +264,12 @@ class ChatScreen(Screen[None]):
         if self.loaded is None or self._in_use != (target, drafter):
             self.load(target, drafter)
         return True
+
+    def _leave_for(self, conversation: Conversation) -> None:
+        """Go to another conversation, with nothing of this one under way."""
+        self.streaming.leave()
+        self.end_editing()
+        self.conversation = conversation
 
     def _new_conversation(self) -> Conversation:
         return Conversation(self._sessions, self._options())
@@ -465,10 +470,8 @@ class ChatScreen(Screen[None]):
     # Actions on the conversation.
 
     async def action_new(self) -> None:
-        self.streaming.leave()
-        self.end_editing()
         self.system = self._start.system
-        self.conversation = self._new_conversation()
+        self._leave_for(self._new_conversation())
         await self.show_branch()
 
     def action_sessions(self, search: str = "") -> None:
