@@ -29,7 +29,7 @@ class Piece:
         num_accepted: how many of them, the first ones, were drafts.
         stats: figures so far.
         logprobs: one for each of the tokens, where they were asked for.
-        width: how many drafts were asked for; 0: none, because they do not pay now.
+        width: how many drafts were asked for; 0: a plain step.
     """
 
     text: str

@@ -139,7 +139,7 @@ class ScriptedReply:
                 accepted,
                 len(taken),
                 num_drafted=script.width,
-                parked=False,
+                parked=not script.width,
                 draft_s=0.0,
             )
             stats.decode_s += (1 + 0.05 * script.width) / PLAIN_SPEED

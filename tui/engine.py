@@ -35,7 +35,7 @@ class Round:
 
     Attributes:
         tokens: its tokens, without one that ends the reply.
-        width: drafts that were asked for; 0: drafting does not pay now.
+        width: drafts that were asked for; 0: a plain step.
         num_proposed: drafts that there were, and that were verified.
         num_accepted: drafts that were committed.
         num_committed: tokens that were committed, one that ends the reply among them.

@@ -150,7 +150,7 @@ def _width(view: View) -> Content:
     state = ("parked", "bold $text-warning") if figures.parked else (f"{figures.width}", "bold")
     if not figures.rounds:
         state = ("–", "bold")
-    share = f"   parked {figures.parked_share:.0%}" if figures.stats.rounds else ""
+    share = f"   parked {figures.stats.parked_share:.0%}" if figures.stats.rounds else ""
     return Content.assemble(("width ", MUTED), state, (share, MUTED))
 
 
