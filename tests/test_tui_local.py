@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec import history
 from localspec.errors import LocalspecError
 from localspec.model import Model
 from localspec.text.dialect import Dialect
@@ -65,6 +66,18 @@ def test_a_reply_is_continued_where_it_stopped(engine: LocalEngine) -> None:
     question = {"role": "user", "content": "What is the capital of France? Answer in one sentence."}
     begun = {"role": "assistant", "content": "The capital of France is"}
     assert spoken(list(engine.reply([question, begun], Settings()))) == " Paris."
+
+
+def test_only_what_is_to_be_remembered_is_kept(
+    engine: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    history.turn_on()
+    for word, plain, remember in (("race", True, False), ("asked", False, True)):
+        messages = [{"role": "user", "content": word}]
+        list(engine.reply(messages, Settings(max_tokens=1), plain=plain, remember=remember))
+    (entry,) = history.entries("smollm2-135m")
+    assert "asked" in entry.prompt
 
 
 def test_it_ends_within_a_round_of_being_cancelled(engine: LocalEngine) -> None:

@@ -9,6 +9,7 @@ from scripted_engine import Script, ScriptedEngine
 from textual.widgets import Digits, Input, Markdown, OptionList, Static
 
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.info import InfoScreen
 from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.lane import Lane
 from localspec.tui.widgets.origin_text import OriginText
@@ -130,6 +131,41 @@ async def test_leaving_the_race_stops_it(tmp_path: Path) -> None:
         engine.scripts = [Script("Fine.")]
         await c.ask("again")
         assert c.branch[-1] == ("assistant", "Fine.")
+
+
+@asynchronous
+async def test_nothing_is_measured_while_a_race_is_run(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("short."), Script("word " * 50, gated=True)])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("go")
+        await c.pilot.press("f4")
+        await c.until(lambda: len(engine.requests) == 2)
+        # The clock strikes, with the race on top and below another dialog.
+        c.screen.streaming._measure()
+        c.app.push_screen(InfoScreen("above", "the race"))
+        await c.pilot.pause()
+        c.screen.streaming._measure()
+        assert engine.num_measurements == 1
+        await c.pilot.press("escape", "escape")
+        await c.until(lambda: engine.num_cancelled == 1)
+        c.screen.streaming._measure()
+        await c.until(lambda: engine.num_measurements == 2)
+
+
+@asynchronous
+async def test_what_the_user_asked_is_remembered_once_and_nothing_else(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("first")
+        await c.pilot.press("ctrl+r")
+        await c.until(lambda: len(c.engine.requests) == 2 and not c.screen.streaming.replying)
+        await c.pilot.press("f8")
+        await c.until(lambda: len(c.engine.requests) == 3 and not c.screen.streaming.replying)
+        await c.pilot.press("f4")
+        await c.until(lambda: len(c.engine.requests) == 5)
+        await c.pilot.press("escape")
+        await c.ask("second")
+        assert c.engine.num_measurements
+        assert c.engine.remembered == ["first", "second"]
 
 
 @asynchronous

@@ -130,6 +130,7 @@ class Engine(Protocol):
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> Reply:
         """Start a reply.
@@ -138,6 +139,7 @@ class Engine(Protocol):
             messages: `role`, `content` and, for the assistant, perhaps `thinking`. If the last one is
                 the assistant's, it is continued.
             plain: without the drafter.
+            remember: the user asked this just now; it may be kept in their history of prompts.
             on_reading: told how many of the prompt's tokens were read, of how many.
 
         Raises:

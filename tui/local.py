@@ -57,12 +57,13 @@ class LocalEngine:
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> LocalReply:
         chosen = self._plain if plain else self._model
         if chosen is None:
             raise LocalspecError("no model is loaded; /model loads one")
-        return LocalReply(chosen, messages, settings, on_reading)
+        return LocalReply(chosen, messages, settings, on_reading, remember=remember)
 
     def targets(self) -> list[Choice]:
         return [Choice(found.name, _size(found.size)) for found in catalog.installed()]
@@ -136,6 +137,8 @@ class LocalReply:
         messages: Sequence[Mapping[str, str]],
         settings: Settings,
         on_reading: OnReading | None,
+        *,
+        remember: bool = False,
     ) -> None:
         self._is_stop = chosen.is_stop
         self._detokenizer = StreamingDetokenizer(chosen.decode)
@@ -162,7 +165,7 @@ class LocalReply:
             seed=settings.seed,
             width=settings.width,
             on_prefill=on_reading,
-            remember=not begun,
+            remember=remember,
         )
 
     def cancel(self) -> None:

@@ -99,19 +99,22 @@ class Streaming:
             return
         self.stop_measuring()
         history = screen.conversation.history(screen.system)
+        asked = False  # what is continued or regenerated was asked before
         if continued:
             self._message, self._widget = continued.message, continued
         else:
             self._message = screen.conversation.begin_reply()
+            version = screen.version(self._message)
+            asked = version == (1, 1)
             view = await screen.transcript.add(
-                self._message, speaker=screen.target, version=screen.version(self._message)
+                self._message, speaker=screen.target, version=version
             )
             assert isinstance(view, AssistantMessage)
             self._widget = view
         self._widget.begin()
         self.view.figures = Figures(self.view.figures.plain_speed)
         save = partial(screen.conversation.grow, self._message)
-        self._turn = Turn(self._engine, history, screen.settings, save=save)
+        self._turn = Turn(self._engine, history, screen.settings, save=save, remember=asked)
         self._run(self._turn)
         screen.refresh_bindings()
         screen.activity("reading the prompt")
@@ -147,7 +150,9 @@ class Streaming:
             self._screen.show_figures()
 
     def _measure(self) -> None:
-        if self._stale and self._screen.loaded and not self.replying and not self._probe:
+        if self.replying or self._probe or self._screen.racing:
+            return
+        if self._stale and self._screen.loaded:
             settings = Settings(max_tokens=_MEASURED_TOKENS)
             self._probe = Turn(self._engine, _MEASURED_PROMPT, settings, plain=True)
             self._probe_clock = []

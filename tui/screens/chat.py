@@ -153,6 +153,11 @@ class ChatScreen(Screen[None]):
         """Whether models are being loaded."""
         return self._loading
 
+    @property
+    def racing(self) -> bool:
+        """Whether a race is under way, which nothing may slow down."""
+        return any(isinstance(screen, CompareScreen) for screen in self.app.screen_stack)
+
     def on_unmount(self) -> None:
         self.streaming.leave()
 
