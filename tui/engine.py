@@ -71,14 +71,12 @@ class Loaded:
         drafter: the drafter's name; for `auto`, of the one it found.
         context_length: tokens that prompt and reply may have together.
         can_switch_thinking: whether the chat template has a switch for thinking.
-        takes_messages: whether there is a chat template.
     """
 
     target: str
     drafter: str
     context_length: int
     can_switch_thinking: bool = False
-    takes_messages: bool = True
 
     @property
     def drafts(self) -> bool:
