@@ -473,6 +473,10 @@ async def test_commands_are_completed_and_unknown_ones_refused(tmp_path: Path) -
         c.prompt.put("/nonsense")
         await c.pilot.press("enter")
         assert not c.engine.requests
+        # The whole name of a theme, though a longer one begins with it.
+        await c.send("/theme textual-dark")
+        await c.send("/theme localspec")
+        assert (c.app.theme, c.prompt.text) == ("localspec", "")
         # A path is a message.
         await c.ask("/usr/bin is what?")
         assert c.branch[0][1] == "/usr/bin is what?"
