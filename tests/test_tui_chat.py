@@ -541,7 +541,9 @@ async def test_a_new_conversation_leaves_a_reply_that_is_under_way(tmp_path: Pat
         await c.pilot.press("ctrl+n")
         assert c.branch == []
         await c.until(lambda: c.engine.num_cancelled == 1)
-        assert "Paragraph 1" in c.sessions.messages(1)[-1].text
+        left = c.sessions.messages(1)[-1]
+        assert "Paragraph 1" in left.text
+        assert (left.reason, left.stats["rounds"] > 0) == ("cancelled", True)
         c.engine.scripts = [Script("Fresh.")]
         await c.ask("hello")
         assert c.branch == [("user", "hello"), ("assistant", "Fresh.")]

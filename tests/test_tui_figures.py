@@ -21,7 +21,9 @@ def figures(*rounds: tuple[int, int], plain_speed: float | None = 20.0) -> Figur
     """Figures of rounds of (width, accepted), each of 0.05 s; those of width 0 are parked."""
     found, stats = Figures(plain_speed), Stats(prompt_tokens=10, time_to_first_token_s=0.2)
     for width, accepted in rounds:
-        stats.add_round(width, accepted, accepted + 1, num_drafted=width, parked=not width, draft_s=0.0)
+        stats.add_round(
+            width, accepted, accepted + 1, num_drafted=width, parked=not width, draft_s=0.0
+        )
         stats.decode_s += 0.05
         found.add(Round((Token("x", "draft"),), width, width, accepted, accepted + 1, stats.copy()))
     return found
@@ -56,7 +58,9 @@ def test_a_plain_step_alone_is_not_parked() -> None:
 def test_the_page_of_figures_tells_counts_from_shares() -> None:
     stats = Stats()
     for accepted in (2, 1, 0, 2):
-        stats.add_round(2, accepted, accepted + 1, num_drafted=2, parked=False, draft_s=0.0, arm="a")
+        stats.add_round(
+            2, accepted, accepted + 1, num_drafted=2, parked=False, draft_s=0.0, arm="a"
+        )
     rows = figures_page(json.loads(json.dumps({**asdict(stats), **stats.as_dict()}))).splitlines()
     assert "| proposed by position | 4 4 |" in rows
     assert "| accepted by position | 3 2 |" in rows

@@ -175,11 +175,13 @@ def test_thinking_that_was_cut_is_continued_with_its_marks() -> None:
 
 
 def test_the_channels_of_gpt_oss_are_thoughts_and_answer() -> None:
-    whole = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>a < b"
+    whole = (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>a < b"
+    )
     pieces = re.findall(r"<\|\w+\|>|\w+|\W", whole)
     assert reply_of(WrittenModel(HARMONY, Written(pieces))) == ("Hm.", "a < b")
     # However it ends, marks that are not whole are no text.
-    cut = Written(pieces[:1] + ["ana"], "cancelled")
+    cut = Written([*pieces[:1], "ana"], "cancelled")
     assert reply_of(WrittenModel(HARMONY, cut)) == ("", "")
 
 

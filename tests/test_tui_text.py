@@ -47,7 +47,9 @@ def test_commands_complete() -> None:
     assert lines == ["/drafter none", "/drafter ngram"]
     assert [c.name for c in commands.completions("/drafter none", choices)] == []
     # A whole name is meant as it is, though a longer one has it in it.
-    assert commands.completions("/theme dark", lambda _: [Choice("ansi-dark"), Choice("dark")]) == []
+    assert (
+        commands.completions("/theme dark", lambda _: [Choice("ansi-dark"), Choice("dark")]) == []
+    )
     assert commands.completions("hello /se", choices) == []
     assert len(commands.completions("/", choices)) == len(commands.COMMANDS)
 

@@ -1,4 +1,4 @@
-"""How a reply's text is read, from its start or from where it was left: thoughts apart from the answer."""
+"""How a reply is read, from its start or from where it was left: thoughts apart from the answer."""
 
 from __future__ import annotations
 

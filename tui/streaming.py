@@ -102,6 +102,7 @@ class Streaming:
         asked = False  # what is continued or regenerated was asked before
         if continued:
             self._message, self._widget = continued.message, continued
+            screen.conversation.resume_reply(self._message)
         else:
             self._message = screen.conversation.begin_reply()
             version = screen.version(self._message)

@@ -65,7 +65,7 @@ def _set(screen: ChatScreen, argument: str) -> None:
 def _save(screen: ChatScreen, title: str) -> None:
     if title:
         screen.rename(title)
-        screen.notify(f"Saved as “{title}”.", markup=False)
+        screen.notify(f"It is called “{title}” now.", markup=False)
     else:
         screen.action_rename()
 

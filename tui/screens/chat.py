@@ -54,6 +54,7 @@ class Start:
     Attributes:
         session: the saved conversation to resume; None: a new one.
         prompt: sent at once; empty: nothing.
+        notice: something the user must know, shown first; empty: nothing.
     """
 
     target: str
@@ -62,6 +63,7 @@ class Start:
     settings: Settings = field(default_factory=Settings)
     session: int | None = None
     prompt: str = ""
+    notice: str = ""
 
 
 class ChatScreen(Screen[None]):
@@ -100,6 +102,13 @@ class ChatScreen(Screen[None]):
             self.targets = targets
             self.drafters = drafters
 
+    class Unsaved(Event):
+        """The conversation goes on, but can no longer be saved, and why."""
+
+        def __init__(self, words: str) -> None:
+            super().__init__()
+            self.words = words
+
     def __init__(self, engine: Engine, sessions: Sessions, config: Config, start: Start) -> None:
         super().__init__()
         self._engine = engine
@@ -117,7 +126,7 @@ class ChatScreen(Screen[None]):
         self.settings = start.settings
         self.conversation = self._new_conversation()
         self.transcript = Transcript()
-        self.composer = Composer(sessions.prompts, self._choices)
+        self.composer = Composer(self._prompts, self._choices)
         self.streaming = Streaming(self, engine)
         self._title = TitleBar(id="title")
         self._panel = Panel()
@@ -140,6 +149,8 @@ class ChatScreen(Screen[None]):
         if not resumed:
             await self.show_branch()
             self.load(self.target, self.drafter)
+        if self._start.notice:
+            await self.transcript.put(Notice(self._start.notice))
         if self._start.prompt:
             await self.send(self._start.prompt)
 
@@ -251,8 +262,12 @@ class ChatScreen(Screen[None]):
         return ids.index(message.id) + 1, len(ids)
 
     async def open_session(self, session: int) -> bool:
-        """Resume a saved conversation with its model, drafter, settings; False: it is gone."""
-        found = Conversation.open(self._sessions, session)
+        """Resume a saved conversation with its model, drafter, settings; False: it is not there."""
+        try:
+            found = Conversation.open(self._sessions, session, unsaved=self._unsaved)
+        except LocalspecError as error:
+            self.warn(str(error))
+            return False
         if found is None:
             self.warn("This conversation is gone.")
             return False
@@ -277,7 +292,13 @@ class ChatScreen(Screen[None]):
         self.conversation = conversation
 
     def _new_conversation(self) -> Conversation:
-        return Conversation(self._sessions, self._options())
+        return Conversation(self._sessions, self._options(), unsaved=self._unsaved)
+
+    def _unsaved(self, words: str) -> None:
+        self.post_message(self.Unsaved(words))
+
+    async def on_chat_screen_unsaved(self, event: Unsaved) -> None:
+        await self.transcript.put(Notice(event.words))
 
     def _options(self) -> dict[str, object]:
         return {
@@ -323,6 +344,13 @@ class ChatScreen(Screen[None]):
 
     def warn(self, words: str) -> None:
         self.notify(words, severity="warning", markup=False)
+
+    def _prompts(self) -> list[str]:
+        try:
+            return self._sessions.prompts()
+        except LocalspecError as error:
+            self.warn(str(error))
+            return []
 
     def _choices(self, command: str) -> list[Choice]:
         if command == "model":
@@ -483,9 +511,10 @@ class ChatScreen(Screen[None]):
         async def opened(session: int | None) -> None:
             if session is not None and session != self.conversation.id:
                 await self.open_session(session)
-            elif (here := self.conversation.id) and (found := self._sessions.get(here)):
+            else:
                 # It may have another title now.
-                self.rename(found.title)
+                self.conversation.read_title()
+                self.update_title()
 
         if self.streaming.replying:
             self.warn("Stop the reply first: escape does.")
