@@ -15,7 +15,8 @@ TEMPLATE = """\
 {% endfor %}{% if tools %}[{{ tools[0]['name'] }}]{% endif %}\
 {% if shout %}!{% endif %}{% if add_generation_prompt %}<assistant>{% endif %}\
 {% for message in messages %}\
-{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('users, please') }}{% endif %}\
+{% set expected = ['user', 'assistant'][loop.index0 % 2] %}\
+{% if message['role'] != expected %}{{ raise_exception('users, please') }}{% endif %}\
 {% endfor %}
 """
 USER = {"role": "user", "content": "the fox"}

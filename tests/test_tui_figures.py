@@ -108,6 +108,11 @@ def test_the_panel_says_everything() -> None:
     assert "drafting is off" in panel.body(view(figures((0, 0)), "none"), 29, 24).plain
 
 
+def test_a_context_that_is_not_known_is_no_number() -> None:
+    assert "context     – / 8192" in panel.body(view(Figures()), 29, 24).plain
+    assert "–/8192" in panel.line(view(Figures()), 60).plain
+
+
 def test_positions_make_room_in_a_low_panel() -> None:
     found = view(figures(*[(9, 9)] * 3))
     tall, low = panel.body(found, 29, 40).plain, panel.body(found, 29, 20).plain

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from chat_app import asynchronous, chat
 from scripted_engine import Script, ScriptedEngine
 from textual.widgets import Digits, Input, Markdown, OptionList, Static
 
+from localspec.engine.metrics import Stats
+from localspec.sessions import StoredToken
 from localspec.tui.screens.compare import CompareScreen
 from localspec.tui.screens.info import InfoScreen
 from localspec.tui.screens.sessions import SessionsScreen
@@ -131,6 +135,32 @@ async def test_leaving_the_race_stops_it(tmp_path: Path) -> None:
         engine.scripts = [Script("Fine.")]
         await c.ask("again")
         assert c.branch[-1] == ("assistant", "Fine.")
+
+
+@asynchronous
+async def test_all_rounds_of_a_frame_are_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine([Script("short."), Script("word " * 60, pattern=(2,), gated=True)])
+    written: list[int] = []
+    write = Lane.write
+
+    def counted(lane: Lane, tokens: Sequence[StoredToken], stats: Stats) -> None:
+        written.append(len(tokens))
+        write(lane, tokens, stats)
+
+    monkeypatch.setattr(Lane, "write", counted)
+    async with chat(tmp_path, engine) as c:
+        await c.ask("go")
+        await c.pilot.press("f4")
+        screen = c.app.screen
+        assert isinstance(screen, CompareScreen)
+        assert screen._timer
+        screen._timer.pause()
+        engine.allow(10)
+        await c.until(lambda: screen._turns["drafted"]._updates.qsize() >= 10)
+        screen._frame()
+        assert written == [30]
 
 
 @asynchronous

@@ -38,6 +38,12 @@ def test_messages_are_no_commands(text: str) -> None:
     assert commands.parse(text) is None
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\x0b", "\x0c", "\x1c", "\x85", "\r", "\r\n"])
+def test_parts_end_where_the_parser_sees_a_block_end(end: str) -> None:
+    text = f"one{end}two{end}three\n\nnext\n"
+    assert segments.cut(text) == text.index("next")
+
+
 def test_commands_complete() -> None:
     def choices(command: str) -> list[Choice]:
         return [Choice("none"), Choice("ngram")] if command == "drafter" else []

@@ -66,7 +66,7 @@ class LocalEngine:
         return LocalReply(chosen, messages, settings, on_reading, remember=remember)
 
     def targets(self) -> list[Choice]:
-        return [Choice(found.name, _size(found.size)) for found in catalog.installed()]
+        return [Choice(found.name, downloads.size(found.size)) for found in catalog.installed()]
 
     def drafters(self, target: str) -> list[Choice]:
         found = [
@@ -124,7 +124,7 @@ class _Progress:
         percent = 100 * done // total
         if percent != self._percent:
             self._percent = percent
-            self._say(f"{percent}% of {_size(total)}, {self._note}")
+            self._say(f"{percent}% of {downloads.size(total)}, {self._note}")
 
 
 class LocalReply:
@@ -223,7 +223,3 @@ def _prompt(
     switch = {THINKING_SWITCH: settings.thinking}
     options = switch if chosen.dialect.can_switch_thinking else None
     return chosen.encode(prompt, template_options=options)
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
