@@ -166,8 +166,9 @@ async def test_the_editor_writes_the_message(
         monkeypatch.setattr(c.app, "suspend", nullcontext)
         await c.pilot.press(*"Hello", "ctrl+g")
         assert c.prompt.text == "Hello from the editor\nline two"
-        monkeypatch.setenv("VISUAL", "/no/such/editor")
-        await c.pilot.press("ctrl+g")
+        for broken in ("/no/such/editor", "false", "rm", "cp /bin/true"):
+            monkeypatch.setenv("VISUAL", broken)
+            await c.pilot.press("ctrl+g")
         assert c.prompt.text == "Hello from the editor\nline two"
         assert c.app.is_running
 
@@ -370,10 +371,10 @@ async def test_models_are_switched_with_words_on_failure(tmp_path: Path) -> None
         await c.ask("hello")
         await c.send("/model other/model-4bit")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.send("/drafter none")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "none"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.send("/model broken")
         await c.until(lambda: c.screen.query(Notice))
         assert "it has no config.json" in str(c.screen.query_one(Notice).render())
@@ -392,7 +393,7 @@ async def test_an_engine_that_fails_whatever_it_is_asked_is_told(tmp_path: Path)
     async with chat(tmp_path, engine, ready=False, start=Start("broken", "none")) as c:
         await c.until(lambda: c.screen.query(Notice))
         assert "it has no config.json" in str(c.screen.query_one(Notice).render())
-        assert not c.screen.is_loading
+        assert not c.screen.models.under_way
         await c.send("/model other")
         await c.until(lambda: len(c.screen.query(Notice)) == 2)
         assert "no module named mlx" in str(c.screen.query(Notice).last().render())

@@ -77,12 +77,12 @@ async def test_models_are_picked_from_a_list_or_typed(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.pilot.press("ctrl+l", *"4bit", "enter")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("ctrl+l")
         c.app.screen.query_one(Input).value = "some-org/new-model"
         await c.pilot.press("enter")
         await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("f5", "down", "enter")
         await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "none"))
 

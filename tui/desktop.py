@@ -25,7 +25,7 @@ def edit(text: str) -> str:
     """Let the user's editor ($VISUAL, $EDITOR, else vi) change a text; waits for it.
 
     Raises:
-        LocalspecError: there is no such editor, or it failed.
+        LocalspecError: there is no such editor, it failed, or it left no text.
     """
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="localspec-") as folder:
@@ -37,4 +37,7 @@ def edit(text: str) -> str:
             raise LocalspecError(f"the editor '{editor}' cannot be run: {error}") from error
         if done.returncode:
             raise LocalspecError(f"the editor '{editor}' failed ({done.returncode})")
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        try:
+            return path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LocalspecError(f"the editor '{editor}' left no text: {error}") from error

@@ -93,7 +93,7 @@ class Streaming:
         """Reply to the branch on screen, or go on with its last reply."""
         screen = self._screen
         if screen.loaded is None:
-            self._waiting = not continued and self._screen.is_loading
+            self._waiting = not continued and self._screen.models.under_way
             if not self._waiting:
                 screen.warn("No model is loaded; /model loads one.")
             return

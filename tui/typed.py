@@ -29,14 +29,14 @@ async def run(screen: ChatScreen, text: str) -> bool:
 
 def _model(screen: ChatScreen, name: str) -> None:
     if name:
-        screen.load(name, screen.drafter)
+        screen.models.start(name, screen.drafter)
     else:
         screen.action_model()
 
 
 def _drafter(screen: ChatScreen, name: str) -> None:
     if name:
-        screen.load(screen.target, name)
+        screen.models.start(screen.target, name)
     else:
         screen.action_drafter()
 

@@ -1,6 +1,7 @@
 """The chat: transcript, composer and figures, and what can be done with them.
 
-Replies are streamed by `streaming.py`, typed commands read by `typed.py`.
+Models are loaded by `loading.py`, replies streamed by `streaming.py`, typed commands read by `typed.py`,
+dialogs opened by `dialogs.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
-from textual.app import ComposeResult, SuspendNotSupported
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message as Event
@@ -20,20 +21,15 @@ from textual.widgets import Footer
 
 from localspec.errors import LocalspecError
 from localspec.sessions import Message, Sessions
-from localspec.tui import desktop, help, markdown, typed
+from localspec.tui import dialogs, markdown, typed
 from localspec.tui.actions import CHAT, bindings
 from localspec.tui.config import Config
 from localspec.tui.conversation import Conversation
 from localspec.tui.engine import Choice, Engine, Loaded
+from localspec.tui.loading import Loading
 from localspec.tui.screens.compare import CompareScreen
-from localspec.tui.screens.info import InfoScreen
-from localspec.tui.screens.pick import PickScreen
-from localspec.tui.screens.sessions import SessionsScreen
-from localspec.tui.screens.settings import SettingsScreen
-from localspec.tui.screens.text import LineScreen, TextScreen
 from localspec.tui.settings import OPTIONS, Settings
 from localspec.tui.streaming import Streaming
-from localspec.tui.turn import in_words
 from localspec.tui.widgets.assistant_message import AssistantMessage
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.message_view import MessageView
@@ -79,29 +75,6 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(CHAT)]
     AUTO_FOCUS = "#prompt"
 
-    class LoadNoted(Event):
-        """Loading takes long, and why."""
-
-        def __init__(self, words: str) -> None:
-            super().__init__()
-            self.words = words
-
-    class LoadEnded(Event):
-        """Loading has ended, well (`loaded`) or not; what went wrong is in `words`."""
-
-        def __init__(
-            self,
-            loaded: Loaded | None,
-            words: str,
-            targets: list[Choice],
-            drafters: list[Choice],
-        ) -> None:
-            super().__init__()
-            self.loaded = loaded
-            self.words = words
-            self.targets = targets
-            self.drafters = drafters
-
     class Unsaved(Event):
         """The conversation goes on, but can no longer be saved, and why."""
 
@@ -115,15 +88,11 @@ class ChatScreen(Screen[None]):
         self._sessions = sessions
         self._config = config
         self._start = start
-        self.target, self.drafter = start.target, start.drafter
-        self._in_use = (start.target, start.drafter)  # names that the loaded models were asked by
-        self._targets: list[Choice] = []
-        self._drafters: list[Choice] = []
         self._editing: Message | None = None
         self._interrupted_at = 0.0
-        self._loading = False
         self.system = start.system
         self.settings = start.settings
+        self.models = Loading(self, engine, start.target, start.drafter)
         self.conversation = self._new_conversation()
         self.transcript = Transcript()
         self.composer = Composer(self._prompts, self._choices)
@@ -148,7 +117,7 @@ class ChatScreen(Screen[None]):
         resumed = self._start.session is not None and await self.open_session(self._start.session)
         if not resumed:
             await self.show_branch()
-            self.load(self.target, self.drafter)
+            self.models.start(self.target, self.drafter)
         if self._start.notice:
             await self.transcript.put(Notice(self._start.notice))
         if self._start.prompt:
@@ -157,12 +126,17 @@ class ChatScreen(Screen[None]):
     @property
     def loaded(self) -> Loaded | None:
         """The models; None while they are being loaded."""
-        return None if self._loading else self.streaming.view.loaded
+        return None if self.models.under_way else self.streaming.view.loaded
 
     @property
-    def is_loading(self) -> bool:
-        """Whether models are being loaded."""
-        return self._loading
+    def target(self) -> str:
+        """The name of the target that is loaded, or being loaded."""
+        return self.models.target
+
+    @property
+    def drafter(self) -> str:
+        """The name of the drafter, as it was asked for."""
+        return self.models.drafter
 
     @property
     def racing(self) -> bool:
@@ -172,53 +146,17 @@ class ChatScreen(Screen[None]):
     def on_unmount(self) -> None:
         self.streaming.leave()
 
-    # Loading.
-
-    def load(self, target: str, drafter: str) -> None:
-        """Load a target with a drafter; the conversation goes on with them."""
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        if self._loading:
-            self.warn("Another model is being loaded; wait for it.")
-            return
-        self._loading = True
-        self.streaming.stop_measuring()
-        self.target, self.drafter = target, drafter
-        self.activity(f"loading {target}")
-        self._load(target, drafter)
-
-    @work(thread=True, group="load", exit_on_error=False)
-    def _load(self, target: str, drafter: str) -> None:
-        def say(note: str) -> None:
-            self.post_message(self.LoadNoted(note))
-
-        loaded, words = None, ""
-        targets, drafters = self._targets, self._drafters
-        try:
-            loaded = self._engine.load(target, drafter, say)
-        except Exception as error:
-            words = in_words(error)
-        try:
-            targets, drafters = self._engine.targets(), self._engine.drafters(target)
-        except Exception as error:
-            words = words or in_words(error)
-        self.post_message(self.LoadEnded(loaded, words, targets, drafters))
-
-    def on_chat_screen_load_noted(self, event: LoadNoted) -> None:
+    @on(Loading.Noted)
+    def _loading_noted(self, event: Loading.Noted) -> None:
         self.activity(event.words)
 
-    async def on_chat_screen_load_ended(self, event: LoadEnded) -> None:
-        self._loading = False
+    @on(Loading.Ended)
+    async def _loading_ended(self, event: Loading.Ended) -> None:
+        self.models.end(event)
         self.activity("")
-        self._targets, self._drafters = event.targets, event.drafters
         if event.words:
             await self.transcript.put(Notice(event.words))
-        if event.loaded is None:
-            if self.streaming.view.loaded:
-                self.target, self.drafter = self._in_use
-        else:
-            self._in_use = self.target, self.drafter
+        if event.loaded:
             self.streaming.use(event.loaded)
         self._keep_options()
         self.update_title()
@@ -281,8 +219,7 @@ class ChatScreen(Screen[None]):
         await self.show_branch()
         target = str(options.get("target", self.target))
         drafter = str(options.get("drafter", self.drafter))
-        if self.loaded is None or self._in_use != (target, drafter):
-            self.load(target, drafter)
+        self.models.take(target, drafter)
         return True
 
     def _leave_for(self, conversation: Conversation) -> None:
@@ -297,7 +234,8 @@ class ChatScreen(Screen[None]):
     def _unsaved(self, words: str) -> None:
         self.post_message(self.Unsaved(words))
 
-    async def on_chat_screen_unsaved(self, event: Unsaved) -> None:
+    @on(Unsaved)
+    async def _unsaved_told(self, event: Unsaved) -> None:
         await self.transcript.put(Notice(event.words))
 
     def _options(self) -> dict[str, object]:
@@ -354,9 +292,9 @@ class ChatScreen(Screen[None]):
 
     def _choices(self, command: str) -> list[Choice]:
         if command == "model":
-            return self._targets
+            return self.models.targets
         if command == "drafter":
-            return self._drafters
+            return self.models.drafters
         if command == "set":
             return [
                 Choice(option.name, f"{self.settings.shown(option.name)}  {option.help}")
@@ -507,27 +445,6 @@ class ChatScreen(Screen[None]):
         self._leave_for(self._new_conversation())
         await self.show_branch()
 
-    def action_sessions(self, search: str = "") -> None:
-        async def opened(session: int | None) -> None:
-            if session is not None and session != self.conversation.id:
-                await self.open_session(session)
-            else:
-                # It may have another title now.
-                self.conversation.read_title()
-                self.update_title()
-
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        self.app.push_screen(SessionsScreen(self._sessions, search, self.conversation.id), opened)
-
-    def action_rename(self) -> None:
-        def renamed(title: str | None) -> None:
-            if title:
-                self.rename(title)
-
-        self.app.push_screen(LineScreen("Title", self.conversation.title), renamed)
-
     def action_export(self, file: str = "") -> None:
         branch = self.conversation.branch
         if not branch:
@@ -543,38 +460,6 @@ class ChatScreen(Screen[None]):
         else:
             self.notify(f"Written to {path}.", markup=False)
 
-    # Dialogs.
-
-    def action_model(self) -> None:
-        def picked(name: str | None) -> None:
-            if name:
-                self.load(name, self.drafter)
-
-        hint = "type to search; or a folder, a .gguf file, a Hub id"
-        self.app.push_screen(PickScreen("Model", self._targets, hint), picked)
-
-    def action_drafter(self) -> None:
-        def picked(name: str | None) -> None:
-            if name:
-                self.load(self.target, name)
-
-        hint = "type to search; or a folder, a Hub id"
-        self.app.push_screen(PickScreen("Drafter", self._drafters, hint), picked)
-
-    def action_settings(self) -> None:
-        def taken(settings: Settings | None) -> None:
-            if settings:
-                self.set_settings(settings)
-
-        self.app.push_screen(SettingsScreen(self.settings), taken)
-
-    def action_system(self) -> None:
-        def taken(text: str | None) -> None:
-            if text is not None:
-                self.set_system(text)
-
-        self.app.push_screen(TextScreen("System prompt", self.system), taken)
-
     def action_thinking(self) -> None:
         loaded = self.loaded
         if loaded and not loaded.can_switch_thinking:
@@ -583,42 +468,37 @@ class ChatScreen(Screen[None]):
         self.set_settings(replace(self.settings, thinking=not self.settings.thinking))
         self.notify(f"Thinking is {'on' if self.settings.thinking else 'off'}.")
 
+    # Dialogs.
+
+    def action_sessions(self, search: str = "") -> None:
+        dialogs.sessions(self, self._sessions, search)
+
+    def action_rename(self) -> None:
+        dialogs.rename(self)
+
+    def action_model(self) -> None:
+        dialogs.model(self)
+
+    def action_drafter(self) -> None:
+        dialogs.drafter(self)
+
+    def action_settings(self) -> None:
+        dialogs.settings(self)
+
+    def action_system(self) -> None:
+        dialogs.system(self)
+
     def action_help(self) -> None:
-        text = help.page(self._config.keys, self._config.path)
-        self.app.push_screen(InfoScreen("Help", text))
+        dialogs.help(self, self._config)
 
     def action_stats(self) -> None:
-        replies = [message for message in self.conversation.branch if message.role == "assistant"]
-        stats = replies[-1].stats if replies else {}
-        self.app.push_screen(InfoScreen("Figures of the last reply", help.figures_page(stats)))
+        dialogs.stats(self)
 
     def action_compare(self) -> None:
-        loaded = self.loaded
-        history = self.conversation.history(self.system)
-        while history and history[-1]["role"] == "assistant":
-            history.pop()
-        if loaded is None or self.streaming.replying:
-            self.warn("The engine is busy; wait, or stop the reply.")
-        elif not loaded.drafts:
-            self.warn("There is no drafter to race; /drafter takes one.")
-        elif not history or history[-1]["role"] != "user":
-            self.warn("There is no prompt yet; send one first.")
-        else:
-            self.streaming.stop_measuring()
-            screen = CompareScreen(self._engine, loaded, history, self.settings)
-            self.app.push_screen(screen, self.streaming.measured)
+        dialogs.compare(self, self._engine)
 
     def action_editor(self) -> None:
-        prompt = self.composer.prompt
-        try:
-            with self.app.suspend():
-                text = desktop.edit(prompt.whole_text)
-        except SuspendNotSupported:
-            self.warn("This terminal cannot be left to an editor.")
-        except LocalspecError as error:
-            self.warn(str(error))
-        else:
-            prompt.put(text)
+        dialogs.editor(self)
 
     # Actions on the screen.
 
