@@ -457,6 +457,60 @@ async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> No
 
 
 @asynchronous
+async def test_a_reply_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("Good."), Script(error=LocalspecError("the drafter is tired"))])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        await c.pilot.press("ctrl+r")
+        await c.until(lambda: c.screen.query(Notice) and not c.screen.streaming.replying)
+        assert "the drafter is tired" in str(c.screen.query_one(Notice).render())
+        assert c.branch == [("user", "hello"), ("assistant", "Good.")]
+        assert [reply.source for reply in c.replies] == ["Good."]
+        # What is shown is what goes on.
+        engine.scripts = [Script(" And more.")]
+        await c.pilot.press("f8")
+        await c.until(lambda: c.branch[-1] == ("assistant", "Good. And more."))
+        assert c.replies[0].source == "Good. And more."
+    assert len(Sessions(tmp_path / "sessions.db").messages(1)) == 2
+
+
+@asynchronous
+async def test_without_a_model_nothing_is_taken_away(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("hello")
+    start = Start("broken", "none")
+    async with chat(tmp_path, start=start, ready=False) as c:
+        await c.until(lambda: not c.screen.models.under_way)
+        options = c.screen._options()
+        c.sessions.set_options(1, {**options, "target": "broken"})
+        await c.screen.open_session(1)
+        await c.until(lambda: not c.screen.models.under_way)
+        await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r", "escape")
+        c.engine.may_load.clear()
+        await c.send("/model other")
+        await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r")
+        said = [note.message for note in c.app._notifications]
+        assert said.count("No model is loaded; /model loads one.") == 3
+        assert said.count("The model is being loaded; wait for it.") == 3
+        assert c.branch == [("user", "hello"), ("assistant", "Hello from the script.")]
+        assert len(c.replies) == 1
+        assert not c.engine.requests
+        c.engine.may_load.set()
+
+
+@asynchronous
+async def test_a_template_without_thinking_says_so(tmp_path: Path) -> None:
+    async with chat(tmp_path, ScriptedEngine(can_switch_thinking=False)) as c:
+        before = c.screen.settings
+        for way in ("/thinking on", "/thinking off", "/thinking"):
+            await c.send(way)
+        await c.pilot.press("ctrl+t")
+        assert c.screen.settings == before
+        said = [note.message for note in c.app._notifications]
+        assert said == ["The template of smollm2-135m has no switch for thinking."] * 4
+
+
+@asynchronous
 async def test_commands_are_completed_and_unknown_ones_refused(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         completions = c.screen.composer.completions

@@ -121,9 +121,10 @@ class Conversation:
         return whole
 
     def drop(self, message: Message) -> None:
-        """Forget a reply that came to nothing."""
-        self.go_before(message)
+        """Forget a reply that came to nothing; another version of it, the latest, is the head again."""
         del self._messages[message.id]
+        others = self.versions(message)
+        self._move(self._end(others[-1].id) if others else message.parent)
         self._stored(lambda: self._sessions.remove(message.id))
 
     def go_before(self, message: Message) -> None:
@@ -140,10 +141,7 @@ class Conversation:
         index = [other.id for other in versions].index(message.id) + step
         if not 0 <= index < len(versions):
             return False
-        at = versions[index].id
-        while later := [other.id for other in self._messages.values() if other.parent == at]:
-            at = later[-1]
-        self._move(at)
+        self._move(self._end(versions[index].id))
         return True
 
     def rename(self, title: str) -> None:
@@ -162,6 +160,12 @@ class Conversation:
         self.options = options
         if (here := self.id) is not None:
             self._stored(lambda: self._sessions.set_options(here, options))
+
+    def _end(self, at: int) -> int:
+        """The latest end of the branches through a message."""
+        while later := [other.id for other in self._messages.values() if other.parent == at]:
+            at = later[-1]
+        return at
 
     def _add(self, role: str, text: str) -> Message:
         here, parent = self.id, self._head

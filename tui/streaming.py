@@ -19,6 +19,7 @@ from localspec.tui.renderables.panel import View
 from localspec.tui.settings import Settings
 from localspec.tui.turn import Failed, Reading, Turn, stored
 from localspec.tui.widgets.assistant_message import AssistantMessage
+from localspec.tui.widgets.notice import Notice
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -93,7 +94,7 @@ class Streaming:
         """Reply to the branch on screen, or go on with its last reply."""
         screen = self._screen
         if screen.loaded is None:
-            self._waiting = not continued and self._screen.models.under_way
+            self._waiting = screen.models.under_way
             if not self._waiting:
                 screen.warn("No model is loaded; /model loads one.")
             return
@@ -225,6 +226,10 @@ class Streaming:
             widget.fail(last.words)
             if not (whole.text or whole.thinking):
                 screen.conversation.drop(whole)
+                if screen.conversation.head and screen.conversation.head.role == "assistant":
+                    # The version that was to be replaced is there again.
+                    await screen.show_branch()
+                    await screen.transcript.put(Notice(last.words))
         elif reason == "length" and screen.loaded:
             used, limit = self.view.figures.context_used, screen.loaded.context_length
             if used >= limit:

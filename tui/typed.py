@@ -78,9 +78,9 @@ def _copy(screen: ChatScreen, what: str) -> None:
 
 
 def _thinking(screen: ChatScreen, state: str) -> None:
-    if state:
+    if state and not screen.has_no_thinking():
         _set(screen, f"thinking {state}")
-    else:
+    elif not state:
         screen.action_thinking()
 
 

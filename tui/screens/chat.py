@@ -335,12 +335,23 @@ class ChatScreen(Screen[None]):
             self._interrupted_at = time.monotonic()
             self.notify("Once more quits.", timeout=_QUIT_WITHIN_S)
 
+    def _can_reply(self) -> bool:
+        """Whether a reply may begin or go on; if not, the user is told why."""
+        if self.streaming.replying:
+            self.warn("Stop the reply first: escape does.")
+        elif self.models.under_way:
+            self.warn("The model is being loaded; wait for it.")
+        elif self.loaded is None:
+            self.warn("No model is loaded; /model loads one.")
+        else:
+            return True
+        return False
+
     async def action_regenerate(self) -> None:
         head = self.conversation.head
-        if head is None or self.streaming.replying:
-            self.warn(
-                "There is nothing to regenerate." if head is None else "Stop the reply first."
-            )
+        if head is None:
+            self.warn("There is nothing to regenerate.")
+        if head is None or not self._can_reply():
             return
         if head.role == "assistant":
             self.conversation.go_before(head)
@@ -349,8 +360,10 @@ class ChatScreen(Screen[None]):
 
     async def action_continue(self) -> None:
         head = self.conversation.head
-        if head is None or head.role != "assistant" or self.streaming.replying:
+        if head is None or head.role != "assistant":
             self.warn("There is no reply to continue.")
+            return
+        if not self._can_reply():
             return
         view = self.transcript.views[-1]
         assert isinstance(view, AssistantMessage)
@@ -385,13 +398,11 @@ class ChatScreen(Screen[None]):
         if event.what == "leave":
             self.composer.prompt.focus()
             self.transcript.follow()
-        elif self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
         elif event.what == "edit":
             branch = self.conversation.branch
             index = [other.id for other in branch].index(message.id)
             self.begin_editing(branch[index - 1] if message.role == "assistant" else message)
-        else:
+        elif self._can_reply():
             # Another reply: to this message, or in this reply's place.
             while (head := self.conversation.head) and head.id != message.id:
                 self.conversation.go_before(head)
@@ -460,10 +471,16 @@ class ChatScreen(Screen[None]):
         else:
             self.notify(f"Written to {path}.", markup=False)
 
-    def action_thinking(self) -> None:
+    def has_no_thinking(self) -> bool:
+        """Whether the template has no switch for thinking; the user is told that."""
         loaded = self.loaded
-        if loaded and not loaded.can_switch_thinking:
-            self.warn(f"The template of {loaded.target} has no switch for thinking.")
+        if loaded is None or loaded.can_switch_thinking:
+            return False
+        self.warn(f"The template of {loaded.target} has no switch for thinking.")
+        return True
+
+    def action_thinking(self) -> None:
+        if self.has_no_thinking():
             return
         self.set_settings(replace(self.settings, thinking=not self.settings.thinking))
         self.notify(f"Thinking is {'on' if self.settings.thinking else 'off'}.")
