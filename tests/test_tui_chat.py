@@ -487,7 +487,7 @@ async def test_without_a_model_nothing_is_taken_away(tmp_path: Path) -> None:
         await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r", "escape")
         c.engine.may_load.clear()
-        await c.send("/model other")
+        await c.send("/model new")
         await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r")
         said = [note.message for note in c.app._notifications]
         assert said.count("No model is loaded; /model loads one.") == 3
@@ -603,6 +603,24 @@ async def test_a_new_conversation_leaves_a_reply_that_is_under_way(tmp_path: Pat
         await c.ask("hello")
         assert c.branch == [("user", "hello"), ("assistant", "Fresh.")]
         assert len(c.sessions.find()) == 2
+
+
+@asynchronous
+async def test_every_theme_draws_and_an_unknown_one_is_told(tmp_path: Path) -> None:
+    config = Config(path=tmp_path / "chat.toml", theme="ansi-dark")
+    async with chat(tmp_path, config=config) as c:
+        assert c.app.theme == "ansi-dark"
+        await c.ask("hello")
+        await c.pilot.press("f2")
+        for theme in sorted(c.app.available_themes):
+            c.app.theme = theme
+            await c.pilot.pause()
+            (part,) = c.replies[0].query_one(OriginText).query(".part")
+            assert str(part.render()) == "Hello from the script."
+    config = Config(path=tmp_path / "chat.toml", theme="no-such")
+    async with chat(tmp_path, config=config) as c:
+        assert c.app.theme == "localspec"
+        assert "no theme 'no-such'" in str([note.message for note in c.app._notifications])
 
 
 async def _palette_entries(c: Chat) -> list[str]:

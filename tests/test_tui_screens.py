@@ -12,8 +12,10 @@ from textual.widgets import Digits, Input, Markdown, OptionList, Static
 
 from localspec.engine.metrics import Stats
 from localspec.sessions import StoredToken
+from localspec.tui.engine import Choice
 from localspec.tui.screens.compare import CompareScreen
 from localspec.tui.screens.info import InfoScreen
+from localspec.tui.screens.pick import PickScreen
 from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.lane import Lane
 from localspec.tui.widgets.origin_text import OriginText
@@ -83,8 +85,22 @@ async def test_models_are_picked_from_a_list_or_typed(tmp_path: Path) -> None:
         await c.pilot.press("enter")
         await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "dfly"))
         await c.until(lambda: not c.screen.models.under_way)
+        # What is typed can be had, though an installed name has it in it.
+        await c.pilot.press("ctrl+l", *"other/model", "down", "enter")
+        await c.until(lambda: c.engine.loads[-1] == ("other/model", "dfly"))
+        await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("f5", "down", "enter")
-        await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "none"))
+        await c.until(lambda: c.engine.loads[-1] == ("other/model", "none"))
+
+
+@asynchronous
+async def test_a_whole_name_is_picked_before_longer_ones(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        choices = [Choice("org/model-4bit"), Choice("model")]
+        picked: list[str | None] = []
+        c.app.push_screen(PickScreen("Model", choices, "or type"), picked.append)
+        await c.pilot.press(*"model", "enter")
+        await c.until(lambda: picked == ["model"])
 
 
 @asynchronous
