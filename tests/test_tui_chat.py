@@ -324,8 +324,10 @@ async def test_export_writes_markdown(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "## System\n\nBe brief." in text
         assert "## You\n\nIs it?" in text
         assert text.endswith("Yes.\n")
-        await c.send("/export /no/such/folder/x.md")
-        assert c.app.is_running
+        for nowhere in ("/no/such/folder/x.md", "~no-such-user/x.md", str(tmp_path)):
+            await c.send(f"/export {nowhere}")
+        said = str([note.message for note in c.app._notifications])
+        assert said.count("The conversation cannot be written: ") == 3
 
 
 @asynchronous

@@ -217,3 +217,8 @@ def test_the_clipboard_of_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert desktop.copy_with_platform("naïve\n🦊")
     assert (tmp_path / "clipboard").read_text() == "naïve\n🦊"
+    # One that fails is not believed: the terminal's own way is taken.
+    pbcopy.write_text("#!/bin/sh\nexit 3\n")
+    assert not desktop.copy_with_platform("x")
+    pbcopy.write_text("#!/no/such/shell\n")
+    assert not desktop.copy_with_platform("x")

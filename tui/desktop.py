@@ -14,10 +14,13 @@ from localspec.errors import LocalspecError
 
 
 def copy_with_platform(text: str) -> bool:
-    """Put text on macOS's clipboard; False: it is another system (OSC 52 is the way there)."""
+    """Put text on macOS's clipboard; False: another system, or it failed (OSC 52 is the way then)."""
     if sys.platform != "darwin" or not shutil.which("pbcopy"):
         return False
-    done = subprocess.run(["pbcopy"], input=text.encode(), check=False, timeout=5)
+    try:
+        done = subprocess.run(["pbcopy"], input=text.encode(), check=False, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return done.returncode == 0
 
 

@@ -462,12 +462,13 @@ class ChatScreen(Screen[None]):
             self.warn("There is nothing to export.")
             return
         title = self.conversation.title
-        path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
         text = markdown.export(title, branch, target=self.target, system=self.system)
         try:
+            # A home folder, or the folder we are in, may be missing too.
+            path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            self.warn(f"{path} cannot be written: {error.strerror}")
+        except (OSError, ValueError, RuntimeError) as error:
+            self.warn(f"The conversation cannot be written: {error}")
         else:
             self.notify(f"Written to {path}.", markup=False)
 
