@@ -14,6 +14,7 @@ from localspec.sessions import Sessions
 from localspec.tui.config import Config
 from localspec.tui.engine import Choice
 from localspec.tui.screens.chat import Start
+from localspec.tui.widgets.message_view import MessageView
 from localspec.tui.widgets.notice import Notice
 from localspec.tui.widgets.origin_text import OriginText
 from localspec.tui.widgets.reply_text import ReplyText
@@ -447,8 +448,8 @@ def test_errors_appear_in_place_and_the_session_goes_on(
 async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> None:
     async with chat(tmp_path, ScriptedEngine(context_length=10)) as c:
         await c.send("word " * 12)
-        await c.until(lambda: c.replies and not c.screen.streaming.replying)
-        words = str(c.replies[0].query_one(".note").render())
+        await c.until(lambda: c.screen.query(Notice) and not c.screen.streaming.replying)
+        words = str(c.screen.query_one(Notice).render())
         assert "12 tokens" in words
         assert "10" in words
         assert c.branch == [("user", "word " * 12)]
@@ -474,6 +475,39 @@ async def test_a_reply_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
         await c.until(lambda: c.branch[-1] == ("assistant", "Good. And more."))
         assert c.replies[0].source == "Good. And more."
     assert len(Sessions(tmp_path / "sessions.db").messages(1)) == 2
+
+
+@asynchronous
+async def test_after_a_failure_the_messages_can_still_be_gone_to(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script(error=LocalspecError("the drafter is tired")), Script("Fine.")])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        await c.until(lambda: c.screen.query(Notice))
+        assert not c.replies
+        await c.pilot.press("ctrl+up", "left", "e")
+        assert c.prompt.text == "hello"
+        await c.pilot.press("escape", "ctrl+up", "r")
+        await c.until(lambda: c.branch[-1] == ("assistant", "Fine."))
+
+
+@asynchronous
+async def test_a_key_pressed_twice_at_once_does_no_harm(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("A."), Script("B."), Script("C.")])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        for reply in ("B.", "C."):
+            await c.pilot.press("ctrl+r")
+            await c.until(lambda: c.branch[-1][1] == reply and not c.screen.streaming.replying)  # noqa: B023
+        view = c.replies[-1]
+        for _ in range(3):
+            view.post_message(MessageView.VersionAsked(view, -1))
+        await c.until(lambda: c.branch[-1][1] == "B.")
+        view = c.replies[-1]
+        for what in ("regenerate", "regenerate", "edit"):
+            view.post_message(MessageView.Asked(view, what))
+        await c.until(lambda: len(engine.requests) == 4 and not c.screen.streaming.replying)
+        assert c.app.is_running
+        assert len(c.sessions.messages(1)) == 5
 
 
 @asynchronous

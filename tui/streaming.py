@@ -223,19 +223,28 @@ class Streaming:
         screen.refresh_bindings()
         screen.activity("")
         if isinstance(last, Failed):
-            widget.fail(last.words)
-            if not (whole.text or whole.thinking):
-                screen.conversation.drop(whole)
-                if screen.conversation.head and screen.conversation.head.role == "assistant":
-                    # The version that was to be replaced is there again.
-                    await screen.show_branch()
-                    await screen.transcript.put(Notice(last.words))
+            if whole.text or whole.thinking:
+                widget.fail(last.words)
+            else:
+                await self._drop(whole, widget, last.words)
         elif reason == "length" and screen.loaded:
             used, limit = self.view.figures.context_used, screen.loaded.context_length
             if used >= limit:
                 widget.fail(f"the context is full: {used} of {limit} tokens; /clear begins anew")
         if self.view.figures.plain_speed is None:
             self._measure()
+
+    async def _drop(self, message: Message, widget: AssistantMessage, words: str) -> None:
+        """Take a reply that came to nothing away, and say why in its place."""
+        screen = self._screen
+        screen.conversation.drop(message)
+        head = screen.conversation.head
+        if head and head.role == "assistant":
+            # The version that was to be replaced is there again.
+            await screen.show_branch()
+        else:
+            await widget.remove()
+        await screen.transcript.put(Notice(words))
 
     def _read_probe(self, probe: Turn) -> None:
         for update in probe.take():

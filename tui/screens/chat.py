@@ -398,6 +398,9 @@ class ChatScreen(Screen[None]):
         if event.what == "leave":
             self.composer.prompt.focus()
             self.transcript.follow()
+        elif event.view not in self.transcript.views:
+            # It was asked twice, and the first time has drawn another branch.
+            return
         elif event.what == "edit":
             branch = self.conversation.branch
             index = [other.id for other in branch].index(message.id)
@@ -416,6 +419,8 @@ class ChatScreen(Screen[None]):
     async def _version_asked(self, event: MessageView.VersionAsked) -> None:
         if self.streaming.replying:
             self.warn("Stop the reply first: escape does.")
+            return
+        if event.view not in self.transcript.views:
             return
         index = self.transcript.views.index(event.view)
         if self.conversation.show_version(event.view.message, event.step):
