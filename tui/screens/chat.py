@@ -1,7 +1,7 @@
 """The chat: transcript, composer and figures, and what can be done with them.
 
-Models are loaded by `loading.py`, replies streamed by `streaming.py`, typed commands read by `typed.py`,
-dialogs opened by `dialogs.py`.
+Models are loaded by `loading.py`, replies streamed by `streaming.py`, messages edited and replaced by
+`revising.py`, typed commands read by `typed.py`, dialogs opened by `dialogs.py`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from localspec.tui.config import Config
 from localspec.tui.conversation import Conversation
 from localspec.tui.engine import Choice, Engine, Loaded
 from localspec.tui.loading import Loading
+from localspec.tui.revising import Revising
 from localspec.tui.screens.compare import CompareScreen
 from localspec.tui.settings import OPTIONS, Settings
 from localspec.tui.streaming import Streaming
-from localspec.tui.widgets.assistant_message import AssistantMessage
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.message_view import MessageView
 from localspec.tui.widgets.notice import Notice
@@ -88,7 +88,6 @@ class ChatScreen(Screen[None]):
         self._sessions = sessions
         self._config = config
         self._start = start
-        self._editing: Message | None = None
         self._interrupted_at = 0.0
         self.system = start.system
         self.settings = start.settings
@@ -97,6 +96,7 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript()
         self.composer = Composer(self._prompts, self._choices)
         self.streaming = Streaming(self, engine)
+        self.revising = Revising(self)
         self._title = TitleBar(id="title")
         self._panel = Panel()
         self._status = StatusLine()
@@ -172,9 +172,9 @@ class ChatScreen(Screen[None]):
         self.composer.prompt.sent()
         if await typed.run(self, text):
             return
-        if self._editing:
-            self.conversation.go_before(self._editing)
-            self.end_editing()
+        if edited := self.revising.edited:
+            self.conversation.go_before(edited)
+            self.revising.end_editing()
             self.conversation.say(text.strip("\n"))
             await self.show_branch()
         else:
@@ -225,7 +225,7 @@ class ChatScreen(Screen[None]):
     def _leave_for(self, conversation: Conversation) -> None:
         """Go to another conversation, with nothing of this one under way."""
         self.streaming.leave()
-        self.end_editing()
+        self.revising.end_editing()
         self.conversation = conversation
 
     def _new_conversation(self) -> Conversation:
@@ -306,7 +306,7 @@ class ChatScreen(Screen[None]):
         return [Choice(name) for name in fixed.get(command, ())]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "stop" and not (self.streaming.replying or self._editing):
+        if action == "stop" and not (self.streaming.replying or self.revising.edited):
             # Dimmed in the footer; completions are closed by the same key.
             return True if self.composer.completions.open else None
         return True
@@ -318,9 +318,9 @@ class ChatScreen(Screen[None]):
             self.composer.completions.show([])
         elif self.streaming.replying:
             self.streaming.stop()
-        elif self._editing:
+        elif self.revising.edited:
             self.composer.prompt.sent()
-            self.end_editing()
+            self.revising.end_editing()
 
     def action_interrupt(self) -> None:
         selected = self.get_selected_text() or self.composer.prompt.selected_text
@@ -335,97 +335,24 @@ class ChatScreen(Screen[None]):
             self._interrupted_at = time.monotonic()
             self.notify("Once more quits.", timeout=_QUIT_WITHIN_S)
 
-    def _can_reply(self) -> bool:
-        """Whether a reply may begin or go on; if not, the user is told why."""
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-        elif self.models.under_way:
-            self.warn("The model is being loaded; wait for it.")
-        elif self.loaded is None:
-            self.warn("No model is loaded; /model loads one.")
-        else:
-            return True
-        return False
-
     async def action_regenerate(self) -> None:
-        head = self.conversation.head
-        if head is None:
-            self.warn("There is nothing to regenerate.")
-        if head is None or not self._can_reply():
-            return
-        if head.role == "assistant":
-            self.conversation.go_before(head)
-            await self.transcript.views[-1].remove()
-        await self.streaming.reply()
+        await self.revising.regenerate()
 
     async def action_continue(self) -> None:
-        head = self.conversation.head
-        if head is None or head.role != "assistant":
-            self.warn("There is no reply to continue.")
-            return
-        if not self._can_reply():
-            return
-        view = self.transcript.views[-1]
-        assert isinstance(view, AssistantMessage)
-        await self.streaming.reply(view)
+        await self.revising.go_on()
 
     # Actions on messages.
 
-    def begin_editing(self, message: Message) -> None:
-        """Put a message of the user's into the composer; sending it begins a new branch."""
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        self._editing = message
-        self.composer.prompt.put(message.text)
-        self.composer.editing("editing: enter begins a new branch here, escape leaves it as it was")
-        self.composer.prompt.focus()
-
-    def end_editing(self) -> None:
-        self._editing = None
-        self.composer.editing("")
-
     def action_edit_last(self) -> None:
-        mine = [message for message in self.conversation.branch if message.role == "user"]
-        if mine:
-            self.begin_editing(mine[-1])
-        else:
-            self.warn("There is no message to edit.")
+        self.revising.edit_last()
 
     @on(MessageView.Asked)
     async def _asked(self, event: MessageView.Asked) -> None:
-        message = event.view.message
-        if event.what == "leave":
-            self.composer.prompt.focus()
-            self.transcript.follow()
-        elif event.view not in self.transcript.views:
-            # It was asked twice, and the first time has drawn another branch.
-            return
-        elif event.what == "edit":
-            branch = self.conversation.branch
-            index = [other.id for other in branch].index(message.id)
-            self.begin_editing(branch[index - 1] if message.role == "assistant" else message)
-        elif self._can_reply():
-            # Another reply: to this message, or in this reply's place.
-            while (head := self.conversation.head) and head.id != message.id:
-                self.conversation.go_before(head)
-            if message.role == "assistant":
-                self.conversation.go_before(message)
-            await self.show_branch()
-            self.composer.prompt.focus()
-            await self.streaming.reply()
+        await self.revising.asked(event.view, event.what)
 
     @on(MessageView.VersionAsked)
     async def _version_asked(self, event: MessageView.VersionAsked) -> None:
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        if event.view not in self.transcript.views:
-            return
-        index = self.transcript.views.index(event.view)
-        if self.conversation.show_version(event.view.message, event.step):
-            await self.show_branch()
-            self.transcript.views[index].focus()
+        await self.revising.show_version(event.view, event.step)
 
     @on(MessageView.CopyAsked)
     def _copy_asked(self, event: MessageView.CopyAsked) -> None:
