@@ -11,7 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from localspec.engine.metrics import Stats
@@ -32,7 +31,6 @@ from localspec.server.engine import (
     TokenLogprob,
 )
 from localspec.stream import TextStream
-from localspec.text.messages import in_turns
 
 log = logging.getLogger("localspec.server")
 
@@ -74,14 +72,7 @@ class ModelEngine:
     ) -> tuple[int, ...]:
         if not self._model.has_chat_template:
             return self.encode_text(_as_text(messages))
-        encode = partial(self._model.encode, tools=tools, template_options=options)
-        try:
-            return tuple(encode(messages))
-        except UsageError:
-            turned = in_turns([dict(message) for message in messages])
-            if turned == list(messages):
-                raise
-            return tuple(encode(turned))
+        return tuple(self._model.encode(messages, tools=tools, template_options=options))
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         ids = self._model.encode(text, raw=True)

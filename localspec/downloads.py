@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 Watch = Callable[[int, int], None]
 """Told bytes that are there, of how many; from any thread."""
@@ -54,24 +52,9 @@ def growing(folder: Path, total: int) -> Iterator[None]:
         thread.join()
 
 
-def hub_bar() -> type[Any]:
-    """What the Hub's client takes for a progress bar: draws nothing, and reports the bytes."""
-    from huggingface_hub.utils import tqdm
-
-    class Bar(tqdm):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            # There are bars for files and for what is packed, too.
-            name = str(options.get("name") or "")
-            self._counts = options.get("unit") == "B" and name.endswith("snapshot_download")
-            super().__init__(*args, **{**options, "file": io.StringIO()})
-
-        def update(self, n: float | None = 1) -> bool | None:
-            shown: bool | None = super().update(n)
-            if self._counts and self.total:
-                report(int(self.n), int(self.total))
-            return shown
-
-    return Bar
+def size(num_bytes: int) -> str:
+    """A number of bytes as people read it."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def _largest(folder: Path) -> int:

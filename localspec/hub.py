@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sys
@@ -61,7 +62,7 @@ def snapshot(name: str, kind: Kind, *, notify: Callable[[str], None] | None = No
     is_watched = downloads.is_watched()
     bars = enable_progress_bars if is_watched or sys.stderr.isatty() else disable_progress_bars
     bars()
-    bar = downloads.hub_bar() if is_watched else None
+    bar = _bar() if is_watched else None
     try:
         model_info(name)
         if notify:
@@ -112,6 +113,26 @@ def cached_repositories(kind: Kind) -> Iterator[tuple[str, Path]]:
         name = repository.name.removeprefix("models--").replace("--", "/", 1)
         if folder := cached(name, kind):
             yield name, folder
+
+
+def _bar() -> type[Any]:
+    """What the Hub's client takes for a progress bar: draws nothing, and reports the bytes."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            # There are bars for files and for what is packed, too.
+            name = str(options.get("name") or "")
+            self._counts = options.get("unit") == "B" and name.endswith("snapshot_download")
+            super().__init__(*args, **{**options, "file": io.StringIO()})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            shown: bool | None = super().update(n)
+            if self._counts and self.total:
+                downloads.report(int(self.n), int(self.total))
+            return shown
+
+    return Bar
 
 
 def _model_lacks(folder: Path) -> str | None:

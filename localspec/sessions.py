@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,9 @@ CREATE TABLE IF NOT EXISTS growing (
 );
 """
 
+_LOCKED_S = 3.0
+"""How long another process may keep the database to itself; the screen stands still meanwhile."""
+
 StoredToken = tuple[str, str, bool]
 """Text, origin, whether it is thinking."""
 
@@ -59,7 +62,6 @@ class Message:
         tokens: the tokens of a reply.
         reason: why a reply ended; None while it has not.
         stats: figures of a reply, JSON values.
-        created: seconds since the epoch.
     """
 
     id: int
@@ -70,7 +72,19 @@ class Message:
     tokens: list[StoredToken] = field(default_factory=list)
     reason: str | None = None
     stats: dict[str, Any] = field(default_factory=dict)
-    created: float = 0.0
+
+    def grown(
+        self, tokens: Sequence[StoredToken], reason: str, stats: Mapping[str, Any]
+    ) -> Message:
+        """The message with more tokens, as it has ended."""
+        return replace(
+            self,
+            text=self.text + "".join(text for text, _, thinking in tokens if not thinking),
+            thinking=self.thinking + "".join(text for text, _, thinking in tokens if thinking),
+            tokens=[*self.tokens, *tokens],
+            reason=reason,
+            stats=dict(stats),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +95,13 @@ class Session:
         head: the last message of the branch that was open.
         options: whatever the front end keeps with it, JSON values.
         num_messages: messages of all branches.
-        created, updated: seconds since the epoch.
+        updated: seconds since the epoch.
     """
 
     id: int
     title: str
     head: int | None
     options: dict[str, Any]
-    created: float
     updated: float
     num_messages: int = 0
 
@@ -104,17 +117,19 @@ class Sessions:
     """A database of conversations.
 
     Args:
-        path: the file, made if it is not there.
+        path: the file, made if it is not there; None: in memory, and gone with this object.
 
-    Raises:
-        LocalspecError: it cannot be opened, or is no such database.
+    Everything raises a LocalspecError with the reason where the file cannot be opened, read or written
+    (no such database, damaged, full disk, locked, read-only).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, check_same_thread=False, timeout=10)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            where = ":memory:" if path is None else path
+            self._database = sqlite3.connect(where, check_same_thread=False, timeout=_LOCKED_S)
             self._database.execute("PRAGMA foreign_keys = ON")
             # A commit is then a write without waiting for the disk: what a dead process wrote stays.
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -143,25 +158,24 @@ class Sessions:
         """Sessions, the latest first; with a search text, those whose title or messages have it."""
         pattern = "%" + search.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
         query = """
-            SELECT s.id, title, head, options, s.created, updated, COUNT(m.id)
+            SELECT s.id, title, head, options, updated, COUNT(m.id)
             FROM sessions s LEFT JOIN messages m ON m.session = s.id
             WHERE title LIKE :pattern ESCAPE '\\' OR EXISTS (
                 SELECT 1 FROM messages WHERE session = s.id AND text LIKE :pattern ESCAPE '\\')
             GROUP BY s.id ORDER BY updated DESC, s.id DESC
         """
-        with self._lock:
-            rows = self._database.execute(query, {"pattern": pattern}).fetchall()
-        return [_session(row) for row in rows]
+        with self._reading() as database:
+            return [_session(row) for row in database.execute(query, {"pattern": pattern})]
 
     def get(self, session: int) -> Session | None:
         """One session, or None if there is none of this id."""
         query = (
-            "SELECT id, title, head, options, created, updated, "
+            "SELECT id, title, head, options, updated, "
             "(SELECT COUNT(*) FROM messages WHERE session = sessions.id) FROM sessions WHERE id = ?"
         )
-        with self._lock:
-            row = self._database.execute(query, (session,)).fetchone()
-        return _session(row) if row else None
+        with self._reading() as database:
+            row = database.execute(query, (session,)).fetchone()
+            return _session(row) if row else None
 
     def rename(self, session: int, title: str) -> None:
         with self._writing() as database:
@@ -191,10 +205,8 @@ class Sessions:
             SELECT text FROM messages WHERE role = 'user'
             GROUP BY text ORDER BY MAX(id) DESC LIMIT ?
         """
-        with self._lock:
-            return [
-                row[0] for row in self._database.execute(query, (-1 if limit is None else limit,))
-            ]
+        with self._reading() as database:
+            return [row[0] for row in database.execute(query, (-1 if limit is None else limit,))]
 
     # Messages.
 
@@ -202,12 +214,11 @@ class Sessions:
         """All messages of all branches, the oldest first; replies that were cut off are whole again."""
         self._mend(session)
         query = """
-            SELECT id, parent, role, text, thinking, tokens, reason, stats, created
+            SELECT id, parent, role, text, thinking, tokens, reason, stats
             FROM messages WHERE session = ? ORDER BY id
         """
-        with self._lock:
-            rows = self._database.execute(query, (session,)).fetchall()
-        return [_message(row) for row in rows]
+        with self._reading() as database:
+            return [_message(row) for row in database.execute(query, (session,))]
 
     def add(self, session: int, parent: int | None, role: str, text: str = "") -> Message:
         """A new message, which becomes the head."""
@@ -218,7 +229,7 @@ class Sessions:
                 "VALUES (?, ?, ?, ?, '', '[]', '{}', ?)",
                 (session, parent, role, text, now),
             )
-            message = Message(_id(cursor), parent, role, text, created=now)
+            message = Message(_id(cursor), parent, role, text)
             database.execute(
                 "UPDATE sessions SET head = ?, updated = ? WHERE id = ?", (message.id, now, session)
             )
@@ -228,6 +239,11 @@ class Sessions:
         """Remove a message, and what follows it; the head must not be among these."""
         with self._writing() as database:
             database.execute("DELETE FROM messages WHERE id = ?", (message,))
+
+    def resume(self, message: int) -> None:
+        """A reply that had ended goes on: until it has ended again, it is cut off."""
+        with self._writing() as database:
+            database.execute("UPDATE messages SET reason = NULL WHERE id = ?", (message,))
 
     def grow(self, message: int, tokens: Sequence[StoredToken]) -> None:
         """Write tokens of a reply under way."""
@@ -240,60 +256,67 @@ class Sessions:
     def finish(self, message: int, reason: str, stats: Mapping[str, Any]) -> Message:
         """End a reply: its tokens become its text. What it had before (it was continued) stays."""
         with self._writing() as database:
-            row = database.execute(
-                "SELECT id, parent, role, text, thinking, tokens, reason, stats, created "
-                "FROM messages WHERE id = ?",
-                (message,),
-            ).fetchone()
-            whole = _message(row)
-            grown = database.execute(
-                "SELECT text, origin, thinking FROM growing WHERE message = ? ORDER BY rowid",
-                (message,),
-            ).fetchall()
-            tokens = [(text, origin, bool(thinking)) for text, origin, thinking in grown]
-            whole.tokens += tokens
-            whole.text += "".join(text for text, _, thinking in tokens if not thinking)
-            whole.thinking += "".join(text for text, _, thinking in tokens if thinking)
-            whole.reason, whole.stats = reason, dict(stats)
-            database.execute(
-                "UPDATE messages SET text = ?, thinking = ?, tokens = ?, reason = ?, stats = ? "
-                "WHERE id = ?",
-                (
-                    whole.text,
-                    whole.thinking,
-                    json.dumps(whole.tokens, ensure_ascii=False),
-                    reason,
-                    json.dumps(whole.stats),
-                    message,
-                ),
-            )
-            database.execute("DELETE FROM growing WHERE message = ?", (message,))
-        return whole
+            return _finish(database, message, reason, stats)
 
     def _mend(self, session: int) -> None:
-        """End replies that another process left growing."""
+        """Make replies whole that grew after they had ended (they were left), or never ended."""
         query = """
-            SELECT id FROM messages WHERE session = ? AND role = 'assistant' AND
+            SELECT id, reason, stats FROM messages WHERE session = ? AND role = 'assistant' AND
             (reason IS NULL OR id IN (SELECT message FROM growing))
         """
+        with self._reading() as database:
+            cut = database.execute(query, (session,)).fetchall()
+        if cut:
+            with self._writing() as database:
+                for message, reason, stats in cut:
+                    _finish(database, message, reason or INTERRUPTED, json.loads(stats))
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
-            cut = [row[0] for row in self._database.execute(query, (session,)).fetchall()]
-        for message in cut:
-            self.finish(message, INTERRUPTED, {})
+            try:
+                yield self._database
+            except (sqlite3.Error, ValueError, TypeError) as error:
+                raise LocalspecError(f"the sessions cannot be read: {error}") from error
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction.
-
-        Raises:
-            LocalspecError: it cannot be written, with the reason (a full disk, a lock).
-        """
+        """One transaction."""
         with self._lock:
             try:
                 with self._database:
                     yield self._database
-            except sqlite3.Error as error:
+            except (sqlite3.Error, ValueError, TypeError) as error:
                 raise LocalspecError(f"the session cannot be saved: {error}") from error
+
+
+def _finish(
+    database: sqlite3.Connection, message: int, reason: str, stats: Mapping[str, Any]
+) -> Message:
+    row = database.execute(
+        "SELECT id, parent, role, text, thinking, tokens, reason, stats FROM messages WHERE id = ?",
+        (message,),
+    ).fetchone()
+    if row is None:
+        raise LocalspecError("the session cannot be saved: it was deleted")
+    grown = database.execute(
+        "SELECT text, origin, thinking FROM growing WHERE message = ? ORDER BY rowid", (message,)
+    )
+    tokens = [(text, origin, bool(thinking)) for text, origin, thinking in grown]
+    whole = _message(row).grown(tokens, reason, stats)
+    database.execute(
+        "UPDATE messages SET text = ?, thinking = ?, tokens = ?, reason = ?, stats = ? WHERE id = ?",
+        (
+            whole.text,
+            whole.thinking,
+            json.dumps(whole.tokens, ensure_ascii=False),
+            reason,
+            json.dumps(whole.stats),
+            message,
+        ),
+    )
+    database.execute("DELETE FROM growing WHERE message = ?", (message,))
+    return whole
 
 
 def _id(cursor: sqlite3.Cursor) -> int:
@@ -302,11 +325,11 @@ def _id(cursor: sqlite3.Cursor) -> int:
 
 
 def _session(row: Sequence[Any]) -> Session:
-    number, title, head, options, created, updated, num_messages = row
-    return Session(number, title, head, json.loads(options), created, updated, num_messages)
+    number, title, head, options, updated, num_messages = row
+    return Session(number, title, head, json.loads(options), updated, num_messages)
 
 
 def _message(row: Sequence[Any]) -> Message:
-    number, parent, role, text, thinking, tokens, reason, stats, created = row
+    number, parent, role, text, thinking, tokens, reason, stats = row
     known = [(part, origin, bool(thought)) for part, origin, thought in json.loads(tokens)]
-    return Message(number, parent, role, text, thinking, known, reason, json.loads(stats), created)
+    return Message(number, parent, role, text, thinking, known, reason, json.loads(stats))

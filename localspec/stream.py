@@ -26,14 +26,17 @@ class Piece:
     Attributes:
         text: new text, complete characters only; may be empty.
         token_ids: the round's tokens.
+        texts: the characters that each of them completed, whatever stop strings make of them; a stop
+            token has none.
         num_accepted: how many of them, the first ones, were drafts.
         stats: figures so far.
         logprobs: one for each of the tokens, where they were asked for.
-        width: how many drafts were asked for; 0: none, because they do not pay now.
+        width: how many drafts were asked for; 0: a plain step.
     """
 
     text: str
     token_ids: list[int]
+    texts: list[str]
     num_accepted: int
     stats: Stats
     logprobs: list[TokenLogprob] | None = None
@@ -131,7 +134,8 @@ class TextStream(Iterator[Piece]):
                 self._on_prefill(event.done, event.total)
             return None
         if isinstance(event, Committed):
-            text, stopped = self._read(event)
+            texts = self._read(event)
+            text, stopped = self._stops.push("".join(texts))
             self._tokens.extend(event.tokens)
             self._text.append(text)
             if stopped:
@@ -139,6 +143,7 @@ class TextStream(Iterator[Piece]):
             return Piece(
                 text,
                 event.tokens,
+                texts,
                 event.num_accepted,
                 event.stats,
                 event.logprobs,
@@ -151,13 +156,13 @@ class TextStream(Iterator[Piece]):
         text += "" if stopped else self._stops.flush()
         self._text.append(text)
         self._finish("stop" if stopped else event.reason, event.stats, self._stops.matched)
-        return Piece(text, [], 0, event.stats) if text else None
+        return Piece(text, [], [], 0, event.stats) if text else None
 
-    def _read(self, event: Committed) -> tuple[str, bool]:
+    def _read(self, event: Committed) -> list[str]:
         tokens = event.tokens
         if self.model.is_stop(tokens[-1]):
             tokens = tokens[:-1]
-        return self._stops.push(self._detokenizer.push(tokens))
+        return [self._detokenizer.push([token]) for token in tokens]
 
     def _finish(self, reason: str, stats: Stats, stop: str | None) -> None:
         self._result = Result(

@@ -44,6 +44,8 @@ class ScriptedEngine:
     Attributes:
         scripts: what it says.
         requests: messages and settings of every reply that was asked for, measurements apart.
+        num_measurements: replies asked for to measure the plain speed.
+        remembered: the last messages of requests that are to be remembered.
         may_load: what loading waits for; set at first.
     """
 
@@ -53,6 +55,8 @@ class ScriptedEngine:
     requests: list[tuple[list[dict[str, str]], Settings]] = field(default_factory=list)
     loads: list[tuple[str, str]] = field(default_factory=list)
     num_cancelled: int = 0
+    num_measurements: int = 0
+    remembered: list[str] = field(default_factory=list)
     may_load: threading.Event = field(default_factory=threading.Event)
 
     _gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -78,12 +82,16 @@ class ScriptedEngine:
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> ScriptedReply:
         prompt_tokens = sum(len(message["content"].split()) for message in messages)
         if prompt_tokens >= self.context_length:
             raise ContextOverflow(prompt_tokens, self.context_length)
+        if remember:
+            self.remembered.append(messages[-1]["content"])
         if plain and "bicycle" in messages[-1]["content"]:
+            self.num_measurements += 1
             return ScriptedReply(self, Script("plain " * 8, pattern=(0,), width=0), prompt_tokens)
         self.requests.append(([dict(message) for message in messages], settings))
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
@@ -139,7 +147,7 @@ class ScriptedReply:
                 accepted,
                 len(taken),
                 num_drafted=script.width,
-                parked=False,
+                parked=not script.width,
                 draft_s=0.0,
             )
             stats.decode_s += (1 + 0.05 * script.width) / PLAIN_SPEED

@@ -130,6 +130,12 @@ def test_a_limit_within_a_character_leaves_no_replacement(reason: Any, text: str
     assert stream.result.token_ids == [*whole, *cut]
 
 
+def test_each_token_has_the_characters_it_completes() -> None:
+    said = [Committed([*"a€".encode()], 0, Stats()), Committed([*b"b", 0], 1, Stats())]
+    pieces = list(text_stream(Events(*said, Finished("stop", Stats()))))
+    assert [piece.texts for piece in pieces] == [["a", "", "", "€"], ["b"]]
+
+
 def test_a_stop_text_or_letting_go_cancels() -> None:
     events = Events(Committed([*b"abc"], 0, Stats()), Committed([*b"def"], 0, Stats()))
     stream = text_stream(events, ["b"])

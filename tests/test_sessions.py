@@ -52,6 +52,28 @@ def test_what_a_dead_process_wrote_is_there(sessions: Sessions, tmp_path: Path) 
     others.close()
 
 
+def test_a_reply_that_was_left_keeps_its_ending(sessions: Sessions) -> None:
+    session = sessions.create("title", {})
+    reply = sessions.add(session, None, "assistant")
+    sessions.grow(reply.id, tokens("one ", "two "))
+    sessions.finish(reply.id, "cancelled", {"rounds": 2})
+    # The engine's last round comes after that.
+    sessions.grow(reply.id, tokens("three"))
+    (left,) = sessions.messages(session)
+    assert (left.text, left.reason, left.stats) == ("one two three", "cancelled", {"rounds": 2})
+    # One that went on and then died was cut off, whatever its first ending.
+    sessions.resume(reply.id)
+    sessions.grow(reply.id, tokens(" four"))
+    (cut,) = sessions.messages(session)
+    assert (cut.text, cut.reason, cut.stats) == ("one two three four", INTERRUPTED, {"rounds": 2})
+
+
+def test_without_a_file_all_is_in_memory() -> None:
+    sessions = Sessions(None)
+    sessions.add(sessions.create("t", {}), None, "user", "hello")
+    assert sessions.prompts() == ["hello"]
+
+
 def test_titles_and_messages_are_searched(sessions: Sessions) -> None:
     first = sessions.create("about 100% of_it", {})
     sessions.add(first, None, "user", "The Fibonacci numbers")
@@ -109,3 +131,26 @@ def test_a_failing_disk_is_said_in_words(sessions: Sessions, tmp_path: Path) -> 
     reply = sessions.add(session, None, "assistant")
     with pytest.raises(LocalspecError, match="cannot be saved"):
         sessions.grow(reply.id, tokens("x"))
+    with pytest.raises(LocalspecError, match="cannot be read"):
+        sessions.messages(session)
+
+
+def test_what_was_deleted_elsewhere_is_said_in_words(sessions: Sessions) -> None:
+    session = sessions.create("t", {})
+    reply = sessions.add(session, None, "assistant")
+    sessions.delete(session)
+    with pytest.raises(LocalspecError, match="it was deleted"):
+        sessions.finish(reply.id, "stop", {})
+    with pytest.raises(LocalspecError, match="cannot be saved"):
+        sessions.add(session, None, "user", "still there?")
+
+
+def test_damaged_rows_are_said_in_words(sessions: Sessions, tmp_path: Path) -> None:
+    session = sessions.create("t", {})
+    sessions.add(session, None, "user", "x")
+    with sqlite3.connect(tmp_path / "folder" / "sessions.db") as other:
+        other.execute("UPDATE messages SET tokens = '[[1'")
+        other.execute("UPDATE sessions SET options = 'x'")
+    for read in (lambda: sessions.messages(session), lambda: sessions.get(session), sessions.find):
+        with pytest.raises(LocalspecError, match="cannot be read"):
+            read()

@@ -14,7 +14,10 @@ TEMPLATE = """\
 {% for message in messages %}<{{ message['role'] }}>{{ message['content'] + '' }}
 {% endfor %}{% if tools %}[{{ tools[0]['name'] }}]{% endif %}\
 {% if shout %}!{% endif %}{% if add_generation_prompt %}<assistant>{% endif %}\
-{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system message, please') }}{% endif %}
+{% for message in messages %}\
+{% set expected = ['user', 'assistant'][loop.index0 % 2] %}\
+{% if message['role'] != expected %}{{ raise_exception('users, please') }}{% endif %}\
+{% endfor %}
 """
 USER = {"role": "user", "content": "the fox"}
 
@@ -43,9 +46,15 @@ def test_tools_and_options_reach_the_template(tokenizer: Any) -> None:
     assert tokenizer.decode(ids) == "<user>the fox\n[look]!"
 
 
+def test_a_system_prompt_that_is_refused_goes_before_the_first_message(tokenizer: Any) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    ids = render_chat(tokenizer, [system, USER, USER])
+    assert tokenizer.decode(ids) == "<user>Be brief.\n\nthe fox\n\nthe fox\n<assistant>"
+
+
 def test_a_template_that_refuses_gives_its_reason(tokenizer: Any) -> None:
-    with pytest.raises(UsageError, match="these messages: no system message, please"):
-        render_chat(tokenizer, [{"role": "system", "content": "x"}])
+    with pytest.raises(UsageError, match="these messages: users, please"):
+        render_chat(tokenizer, [{"role": "assistant", "content": "x"}])
 
 
 def test_a_template_that_fails_is_one_sentence(tokenizer: Any) -> None:

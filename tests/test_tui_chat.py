@@ -14,6 +14,7 @@ from localspec.sessions import Sessions
 from localspec.tui.config import Config
 from localspec.tui.engine import Choice
 from localspec.tui.screens.chat import Start
+from localspec.tui.widgets.message_view import MessageView
 from localspec.tui.widgets.notice import Notice
 from localspec.tui.widgets.origin_text import OriginText
 from localspec.tui.widgets.reply_text import ReplyText
@@ -166,8 +167,9 @@ async def test_the_editor_writes_the_message(
         monkeypatch.setattr(c.app, "suspend", nullcontext)
         await c.pilot.press(*"Hello", "ctrl+g")
         assert c.prompt.text == "Hello from the editor\nline two"
-        monkeypatch.setenv("VISUAL", "/no/such/editor")
-        await c.pilot.press("ctrl+g")
+        for broken in ("/no/such/editor", "false", "rm", "cp /bin/true"):
+            monkeypatch.setenv("VISUAL", broken)
+            await c.pilot.press("ctrl+g")
         assert c.prompt.text == "Hello from the editor\nline two"
         assert c.app.is_running
 
@@ -270,6 +272,24 @@ async def test_editing_branches_and_versions_can_be_shown(tmp_path: Path) -> Non
 
 
 @asynchronous
+async def test_opening_another_conversation_ends_editing(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("one")
+        await c.pilot.press("ctrl+n")
+        await c.ask("two")
+        for leave in (c.screen.open_session, lambda session: c.screen.action_new()):
+            await c.pilot.press("f9")
+            assert c.screen.composer.query_one("#editing").display
+            await leave(1)
+            assert not c.screen.composer.query_one("#editing").display
+            c.prompt.put("and on")
+            await c.pilot.press("enter")
+            await c.until(lambda: c.branch and not c.screen.streaming.replying)
+            assert c.branch[-2:] == [("user", "and on"), ("assistant", "Hello from the script.")]
+        assert [session.num_messages for session in c.sessions.find()] == [2, 4, 2]
+
+
+@asynchronous
 async def test_messages_and_code_are_copied_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,8 +325,10 @@ async def test_export_writes_markdown(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "## System\n\nBe brief." in text
         assert "## You\n\nIs it?" in text
         assert text.endswith("Yes.\n")
-        await c.send("/export /no/such/folder/x.md")
-        assert c.app.is_running
+        for nowhere in ("/no/such/folder/x.md", "~no-such-user/x.md", str(tmp_path)):
+            await c.send(f"/export {nowhere}")
+        said = str([note.message for note in c.app._notifications])
+        assert said.count("The conversation cannot be written: ") == 3
 
 
 @asynchronous
@@ -352,10 +374,10 @@ async def test_models_are_switched_with_words_on_failure(tmp_path: Path) -> None
         await c.ask("hello")
         await c.send("/model other/model-4bit")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.send("/drafter none")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "none"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.send("/model broken")
         await c.until(lambda: c.screen.query(Notice))
         assert "it has no config.json" in str(c.screen.query_one(Notice).render())
@@ -374,7 +396,7 @@ async def test_an_engine_that_fails_whatever_it_is_asked_is_told(tmp_path: Path)
     async with chat(tmp_path, engine, ready=False, start=Start("broken", "none")) as c:
         await c.until(lambda: c.screen.query(Notice))
         assert "it has no config.json" in str(c.screen.query_one(Notice).render())
-        assert not c.screen.is_loading
+        assert not c.screen.models.under_way
         await c.send("/model other")
         await c.until(lambda: len(c.screen.query(Notice)) == 2)
         assert "no module named mlx" in str(c.screen.query(Notice).last().render())
@@ -426,8 +448,8 @@ def test_errors_appear_in_place_and_the_session_goes_on(
 async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> None:
     async with chat(tmp_path, ScriptedEngine(context_length=10)) as c:
         await c.send("word " * 12)
-        await c.until(lambda: c.replies and not c.screen.streaming.replying)
-        words = str(c.replies[0].query_one(".note").render())
+        await c.until(lambda: c.screen.query(Notice) and not c.screen.streaming.replying)
+        words = str(c.screen.query_one(Notice).render())
         assert "12 tokens" in words
         assert "10" in words
         assert c.branch == [("user", "word " * 12)]
@@ -435,6 +457,93 @@ async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> No
         c.prompt.put("short")
         await c.pilot.press("enter")
         await c.until(lambda: c.branch[-1] == ("assistant", "Hello from the script."))
+
+
+@asynchronous
+async def test_a_reply_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("Good."), Script(error=LocalspecError("the drafter is tired"))])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        await c.pilot.press("ctrl+r")
+        await c.until(lambda: c.screen.query(Notice) and not c.screen.streaming.replying)
+        assert "the drafter is tired" in str(c.screen.query_one(Notice).render())
+        assert c.branch == [("user", "hello"), ("assistant", "Good.")]
+        assert [reply.source for reply in c.replies] == ["Good."]
+        # What is shown is what goes on.
+        engine.scripts = [Script(" And more.")]
+        await c.pilot.press("f8")
+        await c.until(lambda: c.branch[-1] == ("assistant", "Good. And more."))
+        assert c.replies[0].source == "Good. And more."
+    assert len(Sessions(tmp_path / "sessions.db").messages(1)) == 2
+
+
+@asynchronous
+async def test_after_a_failure_the_messages_can_still_be_gone_to(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script(error=LocalspecError("the drafter is tired")), Script("Fine.")])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        await c.until(lambda: c.screen.query(Notice))
+        assert not c.replies
+        await c.pilot.press("ctrl+up", "left", "e")
+        assert c.prompt.text == "hello"
+        await c.pilot.press("escape", "ctrl+up", "r")
+        await c.until(lambda: c.branch[-1] == ("assistant", "Fine."))
+
+
+@asynchronous
+async def test_a_key_pressed_twice_at_once_does_no_harm(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("A."), Script("B."), Script("C.")])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("hello")
+        for reply in ("B.", "C."):
+            await c.pilot.press("ctrl+r")
+            await c.until(lambda: c.branch[-1][1] == reply and not c.screen.streaming.replying)  # noqa: B023
+        view = c.replies[-1]
+        for _ in range(3):
+            view.post_message(MessageView.VersionAsked(view, -1))
+        await c.until(lambda: c.branch[-1][1] == "B.")
+        view = c.replies[-1]
+        for what in ("regenerate", "regenerate", "edit"):
+            view.post_message(MessageView.Asked(view, what))
+        await c.until(lambda: len(engine.requests) == 4 and not c.screen.streaming.replying)
+        assert c.app.is_running
+        assert len(c.sessions.messages(1)) == 5
+
+
+@asynchronous
+async def test_without_a_model_nothing_is_taken_away(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("hello")
+    start = Start("broken", "none")
+    async with chat(tmp_path, start=start, ready=False) as c:
+        await c.until(lambda: not c.screen.models.under_way)
+        options = c.screen._options()
+        c.sessions.set_options(1, {**options, "target": "broken"})
+        await c.screen.open_session(1)
+        await c.until(lambda: not c.screen.models.under_way)
+        await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r", "escape")
+        c.engine.may_load.clear()
+        await c.send("/model new")
+        await c.pilot.press("ctrl+r", "f8", "ctrl+up", "r")
+        said = [note.message for note in c.app._notifications]
+        assert said.count("No model is loaded; /model loads one.") == 3
+        assert said.count("The model is being loaded; wait for it.") == 3
+        assert c.branch == [("user", "hello"), ("assistant", "Hello from the script.")]
+        assert len(c.replies) == 1
+        assert not c.engine.requests
+        c.engine.may_load.set()
+
+
+@asynchronous
+async def test_a_template_without_thinking_says_so(tmp_path: Path) -> None:
+    async with chat(tmp_path, ScriptedEngine(can_switch_thinking=False)) as c:
+        before = c.screen.settings
+        for way in ("/thinking on", "/thinking off", "/thinking"):
+            await c.send(way)
+        await c.pilot.press("ctrl+t")
+        assert c.screen.settings == before
+        said = [note.message for note in c.app._notifications]
+        assert said == ["The template of smollm2-135m has no switch for thinking."] * 4
 
 
 @asynchronous
@@ -455,6 +564,10 @@ async def test_commands_are_completed_and_unknown_ones_refused(tmp_path: Path) -
         c.prompt.put("/nonsense")
         await c.pilot.press("enter")
         assert not c.engine.requests
+        # The whole name of a theme, though a longer one begins with it.
+        await c.send("/theme textual-dark")
+        await c.send("/theme localspec")
+        assert (c.app.theme, c.prompt.text) == ("localspec", "")
         # A path is a message.
         await c.ask("/usr/bin is what?")
         assert c.branch[0][1] == "/usr/bin is what?"
@@ -519,11 +632,31 @@ async def test_a_new_conversation_leaves_a_reply_that_is_under_way(tmp_path: Pat
         await c.pilot.press("ctrl+n")
         assert c.branch == []
         await c.until(lambda: c.engine.num_cancelled == 1)
-        assert "Paragraph 1" in c.sessions.messages(1)[-1].text
+        left = c.sessions.messages(1)[-1]
+        assert "Paragraph 1" in left.text
+        assert (left.reason, left.stats["rounds"] > 0) == ("cancelled", True)
         c.engine.scripts = [Script("Fresh.")]
         await c.ask("hello")
         assert c.branch == [("user", "hello"), ("assistant", "Fresh.")]
         assert len(c.sessions.find()) == 2
+
+
+@asynchronous
+async def test_every_theme_draws_and_an_unknown_one_is_told(tmp_path: Path) -> None:
+    config = Config(path=tmp_path / "chat.toml", theme="ansi-dark")
+    async with chat(tmp_path, config=config) as c:
+        assert c.app.theme == "ansi-dark"
+        await c.ask("hello")
+        await c.pilot.press("f2")
+        for theme in sorted(c.app.available_themes):
+            c.app.theme = theme
+            await c.pilot.pause()
+            (part,) = c.replies[0].query_one(OriginText).query(".part")
+            assert str(part.render()) == "Hello from the script."
+    config = Config(path=tmp_path / "chat.toml", theme="no-such")
+    async with chat(tmp_path, config=config) as c:
+        assert c.app.theme == "localspec"
+        assert "no theme 'no-such'" in str([note.message for note in c.app._notifications])
 
 
 async def _palette_entries(c: Chat) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from localspec.engine.metrics import Stats
 from localspec.tui.engine import Loaded, Round, Token
 from localspec.tui.figures import Figures
+from localspec.tui.help import figures_page
 from localspec.tui.renderables import panel
 from localspec.tui.renderables.bars import bar, columns
 from localspec.tui.renderables.origins import legend, paint
@@ -14,10 +18,12 @@ from localspec.tui.renderables.panel import View
 
 
 def figures(*rounds: tuple[int, int], plain_speed: float | None = 20.0) -> Figures:
-    """Figures of rounds of (width, accepted), each of 0.05 s."""
+    """Figures of rounds of (width, accepted), each of 0.05 s; those of width 0 are parked."""
     found, stats = Figures(plain_speed), Stats(prompt_tokens=10, time_to_first_token_s=0.2)
     for width, accepted in rounds:
-        stats.add_round(width, accepted, accepted + 1, num_drafted=width, parked=False, draft_s=0.0)
+        stats.add_round(
+            width, accepted, accepted + 1, num_drafted=width, parked=not width, draft_s=0.0
+        )
         stats.decode_s += 0.05
         found.add(Round((Token("x", "draft"),), width, width, accepted, accepted + 1, stats.copy()))
     return found
@@ -27,7 +33,7 @@ def test_figures_add_up() -> None:
     found = figures((3, 3), (3, 1), (0, 0), (3, 0))
     assert list(found.rounds) == [4, 2, 1, 1]
     assert found.accepted_now == 2.0
-    assert found.parked_share == 0.25
+    assert found.stats.parked_share == 0.25
     assert not found.parked
     assert found.context_used == 18
     assert found.ratio == pytest.approx(8 / 0.2 / 20)
@@ -37,6 +43,31 @@ def test_figures_add_up() -> None:
     assert Figures().ratio is None
     # "Now" looks back on the last rounds only.
     assert figures(*[(3, 0)] * 20, *[(3, 3)] * 8).accepted_now == 4.0
+
+
+def test_a_plain_step_alone_is_not_parked() -> None:
+    found, stats = Figures(), Stats()
+    for parked in (True, False):
+        stats.add_round(0, 0, 1, num_drafted=0, parked=parked, draft_s=0.0)
+        found.add(Round((Token("x", "plain"),), 0, 0, 0, 1, stats.copy()))
+        assert found.parked is parked
+    assert "width 0   parked 50%" in panel.body(view(found), 29, 24).plain
+    assert "parked" not in panel.line(view(found), 100).plain
+
+
+def test_the_page_of_figures_tells_counts_from_shares() -> None:
+    stats = Stats()
+    for accepted in (2, 1, 0, 2):
+        stats.add_round(
+            2, accepted, accepted + 1, num_drafted=2, parked=False, draft_s=0.0, arm="a"
+        )
+    rows = figures_page(json.loads(json.dumps({**asdict(stats), **stats.as_dict()}))).splitlines()
+    assert "| proposed by position | 4 4 |" in rows
+    assert "| accepted by position | 3 2 |" in rows
+    assert "| acceptance by position | 75% 50% |" in rows
+    assert "| widths | 0 0 4 |" in rows
+    assert "| arms | a 4 |" in rows
+    assert "No reply" in figures_page({})
 
 
 def test_bars_are_drawn_to_an_eighth() -> None:
@@ -75,6 +106,11 @@ def test_the_panel_says_everything() -> None:
         assert words in body
     assert all(len(line) <= 29 for line in body.splitlines())
     assert "drafting is off" in panel.body(view(figures((0, 0)), "none"), 29, 24).plain
+
+
+def test_a_context_that_is_not_known_is_no_number() -> None:
+    assert "context     – / 8192" in panel.body(view(Figures()), 29, 24).plain
+    assert "–/8192" in panel.line(view(Figures()), 60).plain
 
 
 def test_positions_make_room_in_a_low_panel() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from chat_app import asynchronous, chat
 from scripted_engine import Script, ScriptedEngine
 from textual.widgets import Digits, Input, Markdown, OptionList, Static
 
+from localspec.engine.metrics import Stats
+from localspec.sessions import StoredToken
+from localspec.tui.engine import Choice
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.info import InfoScreen
+from localspec.tui.screens.pick import PickScreen
 from localspec.tui.screens.sessions import SessionsScreen
 from localspec.tui.widgets.lane import Lane
 from localspec.tui.widgets.origin_text import OriginText
@@ -72,14 +79,28 @@ async def test_models_are_picked_from_a_list_or_typed(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.pilot.press("ctrl+l", *"4bit", "enter")
         await c.until(lambda: c.engine.loads[-1] == ("other/model-4bit", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("ctrl+l")
         c.app.screen.query_one(Input).value = "some-org/new-model"
         await c.pilot.press("enter")
         await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "dfly"))
-        await c.until(lambda: not c.screen.is_loading)
+        await c.until(lambda: not c.screen.models.under_way)
+        # What is typed can be had, though an installed name has it in it.
+        await c.pilot.press("ctrl+l", *"other/model", "down", "enter")
+        await c.until(lambda: c.engine.loads[-1] == ("other/model", "dfly"))
+        await c.until(lambda: not c.screen.models.under_way)
         await c.pilot.press("f5", "down", "enter")
-        await c.until(lambda: c.engine.loads[-1] == ("some-org/new-model", "none"))
+        await c.until(lambda: c.engine.loads[-1] == ("other/model", "none"))
+
+
+@asynchronous
+async def test_a_whole_name_is_picked_before_longer_ones(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        choices = [Choice("org/model-4bit"), Choice("model")]
+        picked: list[str | None] = []
+        c.app.push_screen(PickScreen("Model", choices, "or type"), picked.append)
+        await c.pilot.press(*"model", "enter")
+        await c.until(lambda: picked == ["model"])
 
 
 @asynchronous
@@ -130,6 +151,67 @@ async def test_leaving_the_race_stops_it(tmp_path: Path) -> None:
         engine.scripts = [Script("Fine.")]
         await c.ask("again")
         assert c.branch[-1] == ("assistant", "Fine.")
+
+
+@asynchronous
+async def test_all_rounds_of_a_frame_are_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine([Script("short."), Script("word " * 60, pattern=(2,), gated=True)])
+    written: list[int] = []
+    write = Lane.write
+
+    def counted(lane: Lane, tokens: Sequence[StoredToken], stats: Stats) -> None:
+        written.append(len(tokens))
+        write(lane, tokens, stats)
+
+    monkeypatch.setattr(Lane, "write", counted)
+    async with chat(tmp_path, engine) as c:
+        await c.ask("go")
+        await c.pilot.press("f4")
+        screen = c.app.screen
+        assert isinstance(screen, CompareScreen)
+        assert screen._timer
+        screen._timer.pause()
+        engine.allow(10)
+        await c.until(lambda: screen._turns["drafted"]._updates.qsize() >= 10)
+        screen._frame()
+        assert written == [30]
+
+
+@asynchronous
+async def test_nothing_is_measured_while_a_race_is_run(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("short."), Script("word " * 50, gated=True)])
+    async with chat(tmp_path, engine) as c:
+        await c.ask("go")
+        await c.pilot.press("f4")
+        await c.until(lambda: len(engine.requests) == 2)
+        # The clock strikes, with the race on top and below another dialog.
+        c.screen.streaming._measure()
+        c.app.push_screen(InfoScreen("above", "the race"))
+        await c.pilot.pause()
+        c.screen.streaming._measure()
+        assert engine.num_measurements == 1
+        await c.pilot.press("escape", "escape")
+        await c.until(lambda: engine.num_cancelled == 1)
+        c.screen.streaming._measure()
+        await c.until(lambda: engine.num_measurements == 2)
+
+
+@asynchronous
+async def test_what_the_user_asked_is_remembered_once_and_nothing_else(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        await c.ask("first")
+        await c.pilot.press("ctrl+r")
+        await c.until(lambda: len(c.engine.requests) == 2 and not c.screen.streaming.replying)
+        await c.pilot.press("f8")
+        await c.until(lambda: len(c.engine.requests) == 3 and not c.screen.streaming.replying)
+        await c.pilot.press("f4")
+        await c.until(lambda: len(c.engine.requests) == 5)
+        await c.pilot.press("escape")
+        await c.ask("second")
+        assert c.engine.num_measurements
+        assert c.engine.remembered == ["first", "second"]
 
 
 @asynchronous

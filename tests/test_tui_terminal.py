@@ -66,3 +66,19 @@ def test_the_chat_in_a_terminal(smollm2: Model, tmp_path: Path) -> None:
     assert reply.text == "".join(text for text, _, _ in reply.tokens)
     assert len(reply.tokens) > 10
     sessions.close()
+
+
+def test_without_a_place_for_sessions_the_chat_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    environment = {"LOCALSPEC_CONFIG": str(tmp_path), "LOCALSPEC_DATA": str(tmp_path / "file")}
+    command = [sys.executable, "-m", "localspec", "chat", "-m", str(tmp_path / "no-model")]
+    with Terminal(command, environment) as terminal:
+        terminal.wait_for("conversations are not saved", _SECONDS)
+        terminal.wait_for("no-model", _SECONDS)
+        terminal.type("/exit")
+        terminal.wait_for("/exit", _SECONDS)
+        terminal.type("\r")
+        assert terminal.wait_for_exit(_SECONDS) == 0
+    with Terminal([*command, "--continue"], environment) as terminal:
+        assert terminal.wait_for_exit(_SECONDS) == 1
+        assert "opened: " in terminal.text.replace("\n", "")

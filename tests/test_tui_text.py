@@ -38,6 +38,12 @@ def test_messages_are_no_commands(text: str) -> None:
     assert commands.parse(text) is None
 
 
+@pytest.mark.parametrize("end", ["\u2028", "\x0b", "\x0c", "\x1c", "\x85", "\r", "\r\n"])
+def test_parts_end_where_the_parser_sees_a_block_end(end: str) -> None:
+    text = f"one{end}two{end}three\n\nnext\n"
+    assert segments.cut(text) == text.index("next")
+
+
 def test_commands_complete() -> None:
     def choices(command: str) -> list[Choice]:
         return [Choice("none"), Choice("ngram")] if command == "drafter" else []
@@ -46,6 +52,10 @@ def test_commands_complete() -> None:
     lines = [c.name for c in commands.completions("/drafter n", choices)]
     assert lines == ["/drafter none", "/drafter ngram"]
     assert [c.name for c in commands.completions("/drafter none", choices)] == []
+    # A whole name is meant as it is, though a longer one has it in it.
+    assert (
+        commands.completions("/theme dark", lambda _: [Choice("ansi-dark"), Choice("dark")]) == []
+    )
     assert commands.completions("hello /se", choices) == []
     assert len(commands.completions("/", choices)) == len(commands.COMMANDS)
 
@@ -207,3 +217,8 @@ def test_the_clipboard_of_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert desktop.copy_with_platform("naïve\n🦊")
     assert (tmp_path / "clipboard").read_text() == "naïve\n🦊"
+    # One that fails is not believed: the terminal's own way is taken.
+    pbcopy.write_text("#!/bin/sh\nexit 3\n")
+    assert not desktop.copy_with_platform("x")
+    pbcopy.write_text("#!/no/such/shell\n")
+    assert not desktop.copy_with_platform("x")

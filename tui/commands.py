@@ -71,9 +71,12 @@ def completions(text: str, choices: Choices) -> list[Choice]:
         ]
     if name not in _BY_NAME:
         return []
-    typed = argument.lower()
+    known, typed = choices(name), argument.lower()
+    if any(choice.name == argument for choice in known):
+        # What is whole is meant, even where longer names have it in them.
+        return []
     return [
         Choice(f"/{name} {choice.name}", choice.note)
-        for choice in choices(name)
-        if typed in choice.name.lower() and choice.name != argument
+        for choice in known
+        if typed in choice.name.lower()
     ]

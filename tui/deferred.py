@@ -28,9 +28,12 @@ class DeferredEngine:
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> Reply:
-        return self._engine.reply(messages, settings, plain=plain, on_reading=on_reading)
+        return self._engine.reply(
+            messages, settings, plain=plain, remember=remember, on_reading=on_reading
+        )
 
     def targets(self) -> list[Choice]:
         return self._engine.targets()

@@ -14,10 +14,13 @@ from localspec.errors import LocalspecError
 
 
 def copy_with_platform(text: str) -> bool:
-    """Put text on macOS's clipboard; False: it is another system (OSC 52 is the way there)."""
+    """Put text on macOS's clipboard; False: another system, or it failed (OSC 52 is the way then)."""
     if sys.platform != "darwin" or not shutil.which("pbcopy"):
         return False
-    done = subprocess.run(["pbcopy"], input=text.encode(), check=False, timeout=5)
+    try:
+        done = subprocess.run(["pbcopy"], input=text.encode(), check=False, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return done.returncode == 0
 
 
@@ -25,7 +28,7 @@ def edit(text: str) -> str:
     """Let the user's editor ($VISUAL, $EDITOR, else vi) change a text; waits for it.
 
     Raises:
-        LocalspecError: there is no such editor, or it failed.
+        LocalspecError: there is no such editor, it failed, or it left no text.
     """
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory(prefix="localspec-") as folder:
@@ -37,4 +40,7 @@ def edit(text: str) -> str:
             raise LocalspecError(f"the editor '{editor}' cannot be run: {error}") from error
         if done.returncode:
             raise LocalspecError(f"the editor '{editor}' failed ({done.returncode})")
-        return path.read_text(encoding="utf-8").removesuffix("\n")
+        try:
+            return path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise LocalspecError(f"the editor '{editor}' left no text: {error}") from error

@@ -35,7 +35,7 @@ class Round:
 
     Attributes:
         tokens: its tokens, without one that ends the reply.
-        width: drafts that were asked for; 0: drafting does not pay now.
+        width: drafts that were asked for; 0: a plain step.
         num_proposed: drafts that there were, and that were verified.
         num_accepted: drafts that were committed.
         num_committed: tokens that were committed, one that ends the reply among them.
@@ -71,14 +71,12 @@ class Loaded:
         drafter: the drafter's name; for `auto`, of the one it found.
         context_length: tokens that prompt and reply may have together.
         can_switch_thinking: whether the chat template has a switch for thinking.
-        takes_messages: whether there is a chat template.
     """
 
     target: str
     drafter: str
     context_length: int
     can_switch_thinking: bool = False
-    takes_messages: bool = True
 
     @property
     def drafts(self) -> bool:
@@ -130,6 +128,7 @@ class Engine(Protocol):
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> Reply:
         """Start a reply.
@@ -138,6 +137,7 @@ class Engine(Protocol):
             messages: `role`, `content` and, for the assistant, perhaps `thinking`. If the last one is
                 the assistant's, it is continued.
             plain: without the drafter.
+            remember: the user asked this just now; it may be kept in their history of prompts.
             on_reading: told how many of the prompt's tokens were read, of how many.
 
         Raises:

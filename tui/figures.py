@@ -22,7 +22,7 @@ class Figures:
         stats: the engine's own figures.
         rounds: tokens committed by each of the last rounds.
         width: drafts that the last round asked for.
-        parked_rounds: rounds that asked for none.
+        parked: whether the last round was a plain step because drafting does not pay.
         plain_speed: tokens a second of plain decoding here, as measured; None: not yet.
     """
 
@@ -30,30 +30,21 @@ class Figures:
     stats: Stats = field(default_factory=Stats)
     rounds: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     width: int = 0
-    parked_rounds: int = 0
+    parked: bool = False
 
     def add(self, round: Round) -> None:
         """Count a round."""
+        # A width of 0 does not tell: it may be a trial, or the last token before a limit.
+        self.parked = round.stats.parked > self.stats.parked
         self.stats = round.stats
         self.rounds.append(round.num_committed)
         self.width = round.width
-        self.parked_rounds += round.width == 0
 
     @property
     def accepted_now(self) -> float:
         """Tokens a round over the last rounds."""
         recent = list(self.rounds)[-RECENT:]
         return sum(recent) / len(recent) if recent else 0.0
-
-    @property
-    def parked_share(self) -> float:
-        """Of all rounds, the share that asked for no drafts."""
-        return self.parked_rounds / self.stats.rounds if self.stats.rounds else 0.0
-
-    @property
-    def parked(self) -> bool:
-        """Whether the loop decodes plainly now, because no width pays."""
-        return bool(self.rounds) and self.width == 0
 
     @property
     def ratio(self) -> float | None:

@@ -36,8 +36,8 @@ FIGURES = (
     ),
     (
         "parked",
-        "the rounds that asked for no drafts because they would cost more time than they save; drafts "
-        "are tried again now and then",
+        "the rounds made without drafts because these would cost more time than they save; drafts are "
+        "tried again now and then",
     ),
     ("target, drafter", "the model that answers, and what guesses its tokens"),
     ("context", "tokens of prompt and reply, of those that the model can have"),
@@ -100,7 +100,9 @@ def _keys(some: tuple[Action, ...], changed: Mapping[str, str]) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
-        return " ".join(f"{share:.0%}" for share in value) or "–"
+        return " ".join(f"{x:.0%}" if isinstance(x, float) else str(x) for x in value) or "–"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {count}" for name, count in value.items()) or "–"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -15,9 +15,9 @@ from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError
 from localspec.provenance import fingerprint
 from localspec.stream import Piece
-from localspec.text.detokenizer import StreamingDetokenizer
+from localspec.text.answer import Delta
 from localspec.text.dialect import THINKING_SWITCH
-from localspec.text.reasoning import ReasoningSplit
+from localspec.tui import answers
 from localspec.tui.engine import Choice, Ended, Event, Loaded, OnReading, Origin, Round, Say, Token
 from localspec.tui.settings import Settings
 
@@ -57,15 +57,16 @@ class LocalEngine:
         settings: Settings,
         *,
         plain: bool = False,
+        remember: bool = False,
         on_reading: OnReading | None = None,
     ) -> LocalReply:
         chosen = self._plain if plain else self._model
         if chosen is None:
             raise LocalspecError("no model is loaded; /model loads one")
-        return LocalReply(chosen, messages, settings, on_reading)
+        return LocalReply(chosen, messages, settings, on_reading, remember=remember)
 
     def targets(self) -> list[Choice]:
-        return [Choice(found.name, _size(found.size)) for found in catalog.installed()]
+        return [Choice(found.name, downloads.size(found.size)) for found in catalog.installed()]
 
     def drafters(self, target: str) -> list[Choice]:
         found = [
@@ -100,7 +101,6 @@ class LocalEngine:
             drafter=loaded.drafter,
             context_length=loaded.context_length,
             can_switch_thinking=loaded.dialect.can_switch_thinking,
-            takes_messages=loaded.has_chat_template,
         )
 
     def _forget(self) -> None:
@@ -124,7 +124,7 @@ class _Progress:
         percent = 100 * done // total
         if percent != self._percent:
             self._percent = percent
-            self._say(f"{percent}% of {_size(total)}, {self._note}")
+            self._say(f"{percent}% of {downloads.size(total)}, {self._note}")
 
 
 class LocalReply:
@@ -136,19 +136,17 @@ class LocalReply:
         messages: Sequence[Mapping[str, str]],
         settings: Settings,
         on_reading: OnReading | None,
+        *,
+        remember: bool = False,
     ) -> None:
-        self._is_stop = chosen.is_stop
-        self._detokenizer = StreamingDetokenizer(chosen.decode)
         begun = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
         prompt = _prompt(chosen, messages[:-1] if begun else messages, settings)
         opened = chosen.dialect.opens_thoughts(chosen.decode(prompt[-_MARK_TOKENS:]))
-        think = chosen.dialect.think
         if begun:
-            prompt += chosen.encode_part(_start(begun, think, opened))
-        # What is continued after its thinking has no more of it.
-        start, end = (None, None) if think is None or (begun and begun["content"]) else think
-        thinks = start is not None and (opened or bool(begun and begun.get("thinking")))
-        self._split = ReasoningSplit(start, end, inside=thinks)
+            start, self._parser = answers.continued(begun, chosen.dialect, opened=opened)
+            prompt += chosen.encode_part(start)
+        else:
+            self._parser = answers.fresh(chosen.dialect, opened=opened)
         self._stream = chosen.stream_ids(
             prompt,
             sampling=SamplingParams(
@@ -162,7 +160,7 @@ class LocalReply:
             seed=settings.seed,
             width=settings.width,
             on_prefill=on_reading,
-            remember=not begun,
+            remember=remember,
         )
 
     def cancel(self) -> None:
@@ -170,12 +168,15 @@ class LocalReply:
 
     def __iter__(self) -> Iterator[Event]:
         before = Stats()
+        rest = ""
         for piece in self._stream:
             if piece.token_ids:
                 yield self._round(piece, before)
                 before = piece.stats
+            else:
+                rest += piece.text
         result = self._stream.result
-        yield Ended(result.finish_reason, result.stats, self._rest(result.finish_reason))
+        yield Ended(result.finish_reason, result.stats, self._rest(rest, result.finish_reason))
 
     def _round(self, piece: Piece, before: Stats) -> Round:
         num_proposed = piece.stats.proposed - before.proposed
@@ -183,10 +184,9 @@ class LocalReply:
         if num_proposed:
             last = "bonus" if piece.num_accepted == num_proposed else "correction"
         tokens: list[Token] = []
-        for index, token in enumerate(piece.token_ids):
-            if not self._is_stop(token):
-                origin: Origin = "draft" if index < piece.num_accepted else last
-                tokens += _parted(self._split.push(self._detokenizer.push([token])), origin)
+        for index, text in enumerate(piece.texts):
+            origin: Origin = "draft" if index < piece.num_accepted else last
+            tokens += _parted(self._parser.push(text), origin)
         return Round(
             tokens=tuple(tokens),
             width=piece.width,
@@ -196,20 +196,16 @@ class LocalReply:
             stats=piece.stats,
         )
 
-    def _rest(self, reason: str) -> tuple[Token, ...]:
-        text = self._detokenizer.finish()
-        # As in the stream itself: a character that a limit cut in two is no text.
-        text = text.rstrip("\ufffd") if reason == "length" else text
-        tokens = _parted(self._split.push(text), "plain")
-        tokens += _parted(self._split.flush(), "plain")
+    def _rest(self, text: str, reason: str) -> tuple[Token, ...]:
+        tokens = _parted(self._parser.push(text), "plain")
+        tokens += _parted(self._parser.finish(cut=reason != "stop"), "plain")
         return tuple(token for token in tokens if token.text)
 
 
-def _parted(parts: tuple[str, str], origin: Origin) -> list[Token]:
+def _parted(delta: Delta, origin: Origin) -> list[Token]:
     """Tokens of what was thought and what was said; at least one, so that each token counts."""
-    thought, said = parts
-    tokens = [Token(thought, origin, thinking=True)] if thought else []
-    return [*tokens, Token(said, origin)] if said or not thought else tokens
+    tokens = [Token(delta.thoughts, origin, thinking=True)] if delta.thoughts else []
+    return [*tokens, Token(delta.text, origin)] if delta.text or not tokens else tokens
 
 
 def _prompt(
@@ -227,16 +223,3 @@ def _prompt(
     switch = {THINKING_SWITCH: settings.thinking}
     options = switch if chosen.dialect.can_switch_thinking else None
     return chosen.encode(prompt, template_options=options)
-
-
-def _start(begun: Mapping[str, str], think: tuple[str, str] | None, opened: bool) -> str:
-    """The beginning of a reply as the model wrote it, marks included."""
-    thinking, content = begun.get("thinking", ""), begun["content"]
-    if think is None or not (opened or thinking):
-        return content
-    start = ("" if opened else think[0] + "\n") + thinking
-    return f"{start}\n{think[1]}\n\n{content}" if content else start
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

@@ -36,6 +36,11 @@ class Lap:
             start += 1
         return start
 
+    def between(self, start: int, end: int) -> tuple[list[StoredToken], Stats]:
+        """The tokens of rounds `start` to before `end`, and the figures after them."""
+        rounds = self.rounds[start:end]
+        return [token for _, tokens, _ in rounds for token in tokens], rounds[-1][2]
+
     @property
     def text(self) -> str:
         return "".join(text for _, tokens, _ in self.rounds for text, _, _ in tokens)

@@ -10,6 +10,7 @@ LONG = 800
 """Characters from which on a part is cut."""
 
 _PARSER = MarkdownIt("gfm-like")
+_LINE_END = re.compile(r"\r\n?|\n")
 _DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]+\]:\s*\S+.*$", re.MULTILINE)
 
 
@@ -23,9 +24,10 @@ def cut(text: str) -> int:
         for token in _PARSER.parse(text)
         if token.map and token.level == 0 and token.nesting >= 0
     ]
-    if len(blocks) < 2:
+    if len(blocks) < 2 or not blocks[-1]:
         return 0
-    return sum(map(len, text.splitlines(keepends=True)[: blocks[-1]]))
+    # The parser's lines, not those of str.splitlines, which knows more ends.
+    return [end.end() for end in _LINE_END.finditer(text)][blocks[-1] - 1]
 
 
 def parts(text: str) -> list[str]:

@@ -19,6 +19,7 @@ from localspec.tui.renderables.panel import View
 from localspec.tui.settings import Settings
 from localspec.tui.turn import Failed, Reading, Turn, stored
 from localspec.tui.widgets.assistant_message import AssistantMessage
+from localspec.tui.widgets.notice import Notice
 
 if TYPE_CHECKING:
     from localspec.tui.screens.chat import ChatScreen
@@ -93,25 +94,29 @@ class Streaming:
         """Reply to the branch on screen, or go on with its last reply."""
         screen = self._screen
         if screen.loaded is None:
-            self._waiting = not continued and self._screen.is_loading
+            self._waiting = screen.models.under_way
             if not self._waiting:
                 screen.warn("No model is loaded; /model loads one.")
             return
         self.stop_measuring()
         history = screen.conversation.history(screen.system)
+        asked = False  # what is continued or regenerated was asked before
         if continued:
             self._message, self._widget = continued.message, continued
+            screen.conversation.resume_reply(self._message)
         else:
             self._message = screen.conversation.begin_reply()
+            version = screen.version(self._message)
+            asked = version == (1, 1)
             view = await screen.transcript.add(
-                self._message, speaker=screen.target, version=screen.version(self._message)
+                self._message, speaker=screen.target, version=version
             )
             assert isinstance(view, AssistantMessage)
             self._widget = view
         self._widget.begin()
         self.view.figures = Figures(self.view.figures.plain_speed)
         save = partial(screen.conversation.grow, self._message)
-        self._turn = Turn(self._engine, history, screen.settings, save=save)
+        self._turn = Turn(self._engine, history, screen.settings, save=save, remember=asked)
         self._run(self._turn)
         screen.refresh_bindings()
         screen.activity("reading the prompt")
@@ -147,7 +152,9 @@ class Streaming:
             self._screen.show_figures()
 
     def _measure(self) -> None:
-        if self._stale and self._screen.loaded and not self.replying and not self._probe:
+        if self.replying or self._probe or self._screen.racing:
+            return
+        if self._stale and self._screen.loaded:
             settings = Settings(max_tokens=_MEASURED_TOKENS)
             self._probe = Turn(self._engine, _MEASURED_PROMPT, settings, plain=True)
             self._probe_clock = []
@@ -216,15 +223,28 @@ class Streaming:
         screen.refresh_bindings()
         screen.activity("")
         if isinstance(last, Failed):
-            widget.fail(last.words)
-            if not (whole.text or whole.thinking):
-                screen.conversation.drop(whole)
+            if whole.text or whole.thinking:
+                widget.fail(last.words)
+            else:
+                await self._drop(whole, widget, last.words)
         elif reason == "length" and screen.loaded:
             used, limit = self.view.figures.context_used, screen.loaded.context_length
             if used >= limit:
                 widget.fail(f"the context is full: {used} of {limit} tokens; /clear begins anew")
         if self.view.figures.plain_speed is None:
             self._measure()
+
+    async def _drop(self, message: Message, widget: AssistantMessage, words: str) -> None:
+        """Take a reply that came to nothing away, and say why in its place."""
+        screen = self._screen
+        screen.conversation.drop(message)
+        head = screen.conversation.head
+        if head and head.role == "assistant":
+            # The version that was to be replaced is there again.
+            await screen.show_branch()
+        else:
+            await widget.remove()
+        await screen.transcript.put(Notice(words))
 
     def _read_probe(self, probe: Turn) -> None:
         for update in probe.take():

@@ -43,7 +43,7 @@ class Turn:
         messages: as `Engine.reply` takes them.
         settings: how.
         save: told the tokens of every round before the screen is; on the same thread.
-        plain: without the drafter.
+        plain, remember: as `Engine.reply` takes them.
     """
 
     def __init__(
@@ -54,12 +54,13 @@ class Turn:
         *,
         save: Callable[[list[StoredToken]], None] | None = None,
         plain: bool = False,
+        remember: bool = False,
     ) -> None:
         self._engine = engine
         self._messages = messages
         self._settings = settings
         self._save = save
-        self._plain = plain
+        self._plain, self._remember = plain, remember
         self._updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
         self._reply: Reply | None = None
         self._cancelled = threading.Event()
@@ -71,6 +72,7 @@ class Turn:
                 self._messages,
                 self._settings,
                 plain=self._plain,
+                remember=self._remember,
                 on_reading=lambda done, total: self._updates.put(Reading(done, total)),
             )
             if self._cancelled.is_set():

@@ -29,14 +29,14 @@ async def run(screen: ChatScreen, text: str) -> bool:
 
 def _model(screen: ChatScreen, name: str) -> None:
     if name:
-        screen.load(name, screen.drafter)
+        screen.models.start(name, screen.drafter)
     else:
         screen.action_model()
 
 
 def _drafter(screen: ChatScreen, name: str) -> None:
     if name:
-        screen.load(screen.target, name)
+        screen.models.start(screen.target, name)
     else:
         screen.action_drafter()
 
@@ -65,7 +65,7 @@ def _set(screen: ChatScreen, argument: str) -> None:
 def _save(screen: ChatScreen, title: str) -> None:
     if title:
         screen.rename(title)
-        screen.notify(f"Saved as “{title}”.", markup=False)
+        screen.notify(f"It is called “{title}” now.", markup=False)
     else:
         screen.action_rename()
 
@@ -78,9 +78,9 @@ def _copy(screen: ChatScreen, what: str) -> None:
 
 
 def _thinking(screen: ChatScreen, state: str) -> None:
-    if state:
+    if state and not screen.has_no_thinking():
         _set(screen, f"thinking {state}")
-    else:
+    elif not state:
         screen.action_thinking()
 
 

@@ -47,7 +47,13 @@ def chat(
     settings = read.settings
     if temperature is not None:
         settings = settings.changed("temperature", str(temperature))
-    sessions = Sessions(default_path())
+    notice = ""
+    try:
+        sessions = Sessions(default_path())
+    except LocalspecError as error:
+        if resume:
+            raise
+        sessions, notice = Sessions(None), f"{error}; conversations are not saved"
     last = sessions.find() if resume else []
     if resume and not last:
         raise LocalspecError("there is no conversation to go on with")
@@ -58,6 +64,7 @@ def chat(
         settings=settings,
         session=last[0].id if last else None,
         prompt=prompt or "",
+        notice=notice,
     )
 
     def engine() -> Engine:

@@ -28,6 +28,7 @@ def list_models(
         return
     from localspec import catalog
     from localspec.converters.public import drafters_for
+    from localspec.downloads import size
     from localspec.drafter_catalog import bundled_names, installed_drafters
 
     found = catalog.installed()
@@ -60,7 +61,7 @@ def list_models(
     for model in found:
         drafters = ", ".join(here[model.name])
         write(
-            f"{model.name:<{width}}  {_size(model.size):>8}  {model.kind:<8}  drafters: {drafters}"
+            f"{model.name:<{width}}  {size(model.size):>8}  {model.kind:<8}  drafters: {drafters}"
         )
         for drafter in drafters_for(model.name):
             if drafter.name not in here[model.name]:
@@ -74,7 +75,3 @@ def pull(name: Annotated[str, typer.Argument(help="A bundled name or a Hub id.")
 
     catalog.pull(name, notify=Status(sys.stderr).say)
     write(f"{name} is installed")
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

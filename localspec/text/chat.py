@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localspec.errors import UsageError
+from localspec.text.messages import in_turns
 
 
 def has_chat_template(tokenizer: Any) -> bool:
@@ -24,6 +26,9 @@ def render_chat(
 ) -> list[int]:
     """Token ids of a conversation.
 
+    Where the template refuses the messages, they are tried with the system text in the first user's
+    message and roles in turns (`in_turns`), which every template takes.
+
     Args:
         tokenizer: what `load_tokenizer` gave.
         messages: each with `role` and `content`.
@@ -36,17 +41,25 @@ def render_chat(
     """
     if not has_chat_template(tokenizer):
         raise UsageError("the model has no chat template, so it takes raw text only")
-    try:
+
+    def render(messages: list[dict[str, Any]]) -> list[int]:
         ids = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
+            messages,
             tools=list(tools) if tools else None,
             tokenize=True,
             add_generation_prompt=add_generation_prompt,
             return_dict=False,
             **(template_options or {}),
         )
+        return [int(token) for token in ids]
+
+    given = [dict(message) for message in messages]
+    # A template is a program from the model's author: it may fail in any way.
+    try:
+        return render(given)
     except Exception as error:
-        # A template is a program from the model's author: it may fail in any way.
+        with contextlib.suppress(Exception):
+            if (turned := in_turns(given)) != given:
+                return render(turned)
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(f"the chat template cannot render these messages: {reason}") from error
-    return [int(token) for token in ids]

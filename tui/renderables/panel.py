@@ -83,7 +83,7 @@ def line(view: View, width: int) -> Content:
         else:
             parts.append(Content.styled(f"w{figures.width}", MUTED))
     if view.loaded:
-        used = f"{figures.context_used}/{view.loaded.context_length}"
+        used = f"{_context(figures)}/{view.loaded.context_length}"
         parts.append(Content.styled(used, MUTED))
         parts.append(Content.styled(_short(view.loaded.drafter, 12), MUTED))
     if view.activity:
@@ -135,7 +135,7 @@ def _models(view: View, width: int) -> list[Content]:
     rows = [("target", _short(loaded.target, room) if loaded else "…")]
     rows.append(("drafter", _short(loaded.drafter, room) if loaded else "…"))
     if loaded:
-        rows.append(("context", f"{figures.context_used} / {loaded.context_length}"))
+        rows.append(("context", f"{_context(figures)} / {loaded.context_length}"))
     rows += [("first token", first), ("memory", f"{view.memory / 1e9:.2f} GB")]
     lines = [Content(""), _heading("model", width)]
     for name, value in rows:
@@ -150,8 +150,13 @@ def _width(view: View) -> Content:
     state = ("parked", "bold $text-warning") if figures.parked else (f"{figures.width}", "bold")
     if not figures.rounds:
         state = ("–", "bold")
-    share = f"   parked {figures.parked_share:.0%}" if figures.stats.rounds else ""
+    share = f"   parked {figures.stats.parked_share:.0%}" if figures.stats.rounds else ""
     return Content.assemble(("width ", MUTED), state, (share, MUTED))
+
+
+def _context(figures: Figures) -> str:
+    """Tokens, which are not known before a reply."""
+    return str(figures.context_used or "–")
 
 
 def _heading(text: str, width: int) -> Content:

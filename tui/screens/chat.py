@@ -1,6 +1,7 @@
 """The chat: transcript, composer and figures, and what can be done with them.
 
-Replies are streamed by `streaming.py`, typed commands read by `typed.py`.
+Models are loaded by `loading.py`, replies streamed by `streaming.py`, messages edited and replaced by
+`revising.py`, typed commands read by `typed.py`, dialogs opened by `dialogs.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
-from textual.app import ComposeResult, SuspendNotSupported
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.message import Message as Event
@@ -20,21 +21,16 @@ from textual.widgets import Footer
 
 from localspec.errors import LocalspecError
 from localspec.sessions import Message, Sessions
-from localspec.tui import desktop, help, markdown, typed
+from localspec.tui import dialogs, markdown, typed
 from localspec.tui.actions import CHAT, bindings
 from localspec.tui.config import Config
 from localspec.tui.conversation import Conversation
 from localspec.tui.engine import Choice, Engine, Loaded
+from localspec.tui.loading import Loading
+from localspec.tui.revising import Revising
 from localspec.tui.screens.compare import CompareScreen
-from localspec.tui.screens.info import InfoScreen
-from localspec.tui.screens.pick import PickScreen
-from localspec.tui.screens.sessions import SessionsScreen
-from localspec.tui.screens.settings import SettingsScreen
-from localspec.tui.screens.text import LineScreen, TextScreen
 from localspec.tui.settings import OPTIONS, Settings
 from localspec.tui.streaming import Streaming
-from localspec.tui.turn import in_words
-from localspec.tui.widgets.assistant_message import AssistantMessage
 from localspec.tui.widgets.composer import Composer
 from localspec.tui.widgets.message_view import MessageView
 from localspec.tui.widgets.notice import Notice
@@ -54,6 +50,7 @@ class Start:
     Attributes:
         session: the saved conversation to resume; None: a new one.
         prompt: sent at once; empty: nothing.
+        notice: something the user must know, shown first; empty: nothing.
     """
 
     target: str
@@ -62,6 +59,7 @@ class Start:
     settings: Settings = field(default_factory=Settings)
     session: int | None = None
     prompt: str = ""
+    notice: str = ""
 
 
 class ChatScreen(Screen[None]):
@@ -77,28 +75,12 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(CHAT)]
     AUTO_FOCUS = "#prompt"
 
-    class LoadNoted(Event):
-        """Loading takes long, and why."""
+    class Unsaved(Event):
+        """The conversation goes on, but can no longer be saved, and why."""
 
         def __init__(self, words: str) -> None:
             super().__init__()
             self.words = words
-
-    class LoadEnded(Event):
-        """Loading has ended, well (`loaded`) or not; what went wrong is in `words`."""
-
-        def __init__(
-            self,
-            loaded: Loaded | None,
-            words: str,
-            targets: list[Choice],
-            drafters: list[Choice],
-        ) -> None:
-            super().__init__()
-            self.loaded = loaded
-            self.words = words
-            self.targets = targets
-            self.drafters = drafters
 
     def __init__(self, engine: Engine, sessions: Sessions, config: Config, start: Start) -> None:
         super().__init__()
@@ -106,19 +88,15 @@ class ChatScreen(Screen[None]):
         self._sessions = sessions
         self._config = config
         self._start = start
-        self.target, self.drafter = start.target, start.drafter
-        self._in_use = (start.target, start.drafter)  # names that the loaded models were asked by
-        self._targets: list[Choice] = []
-        self._drafters: list[Choice] = []
-        self._editing: Message | None = None
         self._interrupted_at = 0.0
-        self._loading = False
         self.system = start.system
         self.settings = start.settings
+        self.models = Loading(self, engine, start.target, start.drafter)
         self.conversation = self._new_conversation()
         self.transcript = Transcript()
-        self.composer = Composer(sessions.prompts, self._choices)
+        self.composer = Composer(self._prompts, self._choices)
         self.streaming = Streaming(self, engine)
+        self.revising = Revising(self)
         self._title = TitleBar(id="title")
         self._panel = Panel()
         self._status = StatusLine()
@@ -139,70 +117,46 @@ class ChatScreen(Screen[None]):
         resumed = self._start.session is not None and await self.open_session(self._start.session)
         if not resumed:
             await self.show_branch()
-            self.load(self.target, self.drafter)
+            self.models.start(self.target, self.drafter)
+        if self._start.notice:
+            await self.transcript.put(Notice(self._start.notice))
         if self._start.prompt:
             await self.send(self._start.prompt)
 
     @property
     def loaded(self) -> Loaded | None:
         """The models; None while they are being loaded."""
-        return None if self._loading else self.streaming.view.loaded
+        return None if self.models.under_way else self.streaming.view.loaded
 
     @property
-    def is_loading(self) -> bool:
-        """Whether models are being loaded."""
-        return self._loading
+    def target(self) -> str:
+        """The name of the target that is loaded, or being loaded."""
+        return self.models.target
+
+    @property
+    def drafter(self) -> str:
+        """The name of the drafter, as it was asked for."""
+        return self.models.drafter
+
+    @property
+    def racing(self) -> bool:
+        """Whether a race is under way, which nothing may slow down."""
+        return any(isinstance(screen, CompareScreen) for screen in self.app.screen_stack)
 
     def on_unmount(self) -> None:
         self.streaming.leave()
 
-    # Loading.
-
-    def load(self, target: str, drafter: str) -> None:
-        """Load a target with a drafter; the conversation goes on with them."""
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        if self._loading:
-            self.warn("Another model is being loaded; wait for it.")
-            return
-        self._loading = True
-        self.streaming.stop_measuring()
-        self.target, self.drafter = target, drafter
-        self.activity(f"loading {target}")
-        self._load(target, drafter)
-
-    @work(thread=True, group="load", exit_on_error=False)
-    def _load(self, target: str, drafter: str) -> None:
-        def say(note: str) -> None:
-            self.post_message(self.LoadNoted(note))
-
-        loaded, words = None, ""
-        targets, drafters = self._targets, self._drafters
-        try:
-            loaded = self._engine.load(target, drafter, say)
-        except Exception as error:
-            words = in_words(error)
-        try:
-            targets, drafters = self._engine.targets(), self._engine.drafters(target)
-        except Exception as error:
-            words = words or in_words(error)
-        self.post_message(self.LoadEnded(loaded, words, targets, drafters))
-
-    def on_chat_screen_load_noted(self, event: LoadNoted) -> None:
+    @on(Loading.Noted)
+    def _loading_noted(self, event: Loading.Noted) -> None:
         self.activity(event.words)
 
-    async def on_chat_screen_load_ended(self, event: LoadEnded) -> None:
-        self._loading = False
+    @on(Loading.Ended)
+    async def _loading_ended(self, event: Loading.Ended) -> None:
+        self.models.end(event)
         self.activity("")
-        self._targets, self._drafters = event.targets, event.drafters
         if event.words:
             await self.transcript.put(Notice(event.words))
-        if event.loaded is None:
-            if self.streaming.view.loaded:
-                self.target, self.drafter = self._in_use
-        else:
-            self._in_use = self.target, self.drafter
+        if event.loaded:
             self.streaming.use(event.loaded)
         self._keep_options()
         self.update_title()
@@ -218,9 +172,9 @@ class ChatScreen(Screen[None]):
         self.composer.prompt.sent()
         if await typed.run(self, text):
             return
-        if self._editing:
-            self.conversation.go_before(self._editing)
-            self.end_editing()
+        if edited := self.revising.edited:
+            self.conversation.go_before(edited)
+            self.revising.end_editing()
             self.conversation.say(text.strip("\n"))
             await self.show_branch()
         else:
@@ -246,13 +200,16 @@ class ChatScreen(Screen[None]):
         return ids.index(message.id) + 1, len(ids)
 
     async def open_session(self, session: int) -> bool:
-        """Resume a saved conversation with its model, drafter, settings; False: it is gone."""
-        found = Conversation.open(self._sessions, session)
+        """Resume a saved conversation with its model, drafter, settings; False: it is not there."""
+        try:
+            found = Conversation.open(self._sessions, session, unsaved=self._unsaved)
+        except LocalspecError as error:
+            self.warn(str(error))
+            return False
         if found is None:
             self.warn("This conversation is gone.")
             return False
-        self.streaming.leave()
-        self.conversation = found
+        self._leave_for(found)
         options = found.options
         self.system = str(options.get("system", ""))
         try:
@@ -262,12 +219,24 @@ class ChatScreen(Screen[None]):
         await self.show_branch()
         target = str(options.get("target", self.target))
         drafter = str(options.get("drafter", self.drafter))
-        if self.loaded is None or self._in_use != (target, drafter):
-            self.load(target, drafter)
+        self.models.take(target, drafter)
         return True
 
+    def _leave_for(self, conversation: Conversation) -> None:
+        """Go to another conversation, with nothing of this one under way."""
+        self.streaming.leave()
+        self.revising.end_editing()
+        self.conversation = conversation
+
     def _new_conversation(self) -> Conversation:
-        return Conversation(self._sessions, self._options())
+        return Conversation(self._sessions, self._options(), unsaved=self._unsaved)
+
+    def _unsaved(self, words: str) -> None:
+        self.post_message(self.Unsaved(words))
+
+    @on(Unsaved)
+    async def _unsaved_told(self, event: Unsaved) -> None:
+        await self.transcript.put(Notice(event.words))
 
     def _options(self) -> dict[str, object]:
         return {
@@ -314,11 +283,18 @@ class ChatScreen(Screen[None]):
     def warn(self, words: str) -> None:
         self.notify(words, severity="warning", markup=False)
 
+    def _prompts(self) -> list[str]:
+        try:
+            return self._sessions.prompts()
+        except LocalspecError as error:
+            self.warn(str(error))
+            return []
+
     def _choices(self, command: str) -> list[Choice]:
         if command == "model":
-            return self._targets
+            return self.models.targets
         if command == "drafter":
-            return self._drafters
+            return self.models.drafters
         if command == "set":
             return [
                 Choice(option.name, f"{self.settings.shown(option.name)}  {option.help}")
@@ -330,7 +306,7 @@ class ChatScreen(Screen[None]):
         return [Choice(name) for name in fixed.get(command, ())]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "stop" and not (self.streaming.replying or self._editing):
+        if action == "stop" and not (self.streaming.replying or self.revising.edited):
             # Dimmed in the footer; completions are closed by the same key.
             return True if self.composer.completions.open else None
         return True
@@ -342,9 +318,9 @@ class ChatScreen(Screen[None]):
             self.composer.completions.show([])
         elif self.streaming.replying:
             self.streaming.stop()
-        elif self._editing:
+        elif self.revising.edited:
             self.composer.prompt.sent()
-            self.end_editing()
+            self.revising.end_editing()
 
     def action_interrupt(self) -> None:
         selected = self.get_selected_text() or self.composer.prompt.selected_text
@@ -360,80 +336,23 @@ class ChatScreen(Screen[None]):
             self.notify("Once more quits.", timeout=_QUIT_WITHIN_S)
 
     async def action_regenerate(self) -> None:
-        head = self.conversation.head
-        if head is None or self.streaming.replying:
-            self.warn(
-                "There is nothing to regenerate." if head is None else "Stop the reply first."
-            )
-            return
-        if head.role == "assistant":
-            self.conversation.go_before(head)
-            await self.transcript.views[-1].remove()
-        await self.streaming.reply()
+        await self.revising.regenerate()
 
     async def action_continue(self) -> None:
-        head = self.conversation.head
-        if head is None or head.role != "assistant" or self.streaming.replying:
-            self.warn("There is no reply to continue.")
-            return
-        view = self.transcript.views[-1]
-        assert isinstance(view, AssistantMessage)
-        await self.streaming.reply(view)
+        await self.revising.go_on()
 
     # Actions on messages.
 
-    def begin_editing(self, message: Message) -> None:
-        """Put a message of the user's into the composer; sending it begins a new branch."""
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        self._editing = message
-        self.composer.prompt.put(message.text)
-        self.composer.editing("editing: enter begins a new branch here, escape leaves it as it was")
-        self.composer.prompt.focus()
-
-    def end_editing(self) -> None:
-        self._editing = None
-        self.composer.editing("")
-
     def action_edit_last(self) -> None:
-        mine = [message for message in self.conversation.branch if message.role == "user"]
-        if mine:
-            self.begin_editing(mine[-1])
-        else:
-            self.warn("There is no message to edit.")
+        self.revising.edit_last()
 
     @on(MessageView.Asked)
     async def _asked(self, event: MessageView.Asked) -> None:
-        message = event.view.message
-        if event.what == "leave":
-            self.composer.prompt.focus()
-            self.transcript.follow()
-        elif self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-        elif event.what == "edit":
-            branch = self.conversation.branch
-            index = [other.id for other in branch].index(message.id)
-            self.begin_editing(branch[index - 1] if message.role == "assistant" else message)
-        else:
-            # Another reply: to this message, or in this reply's place.
-            while (head := self.conversation.head) and head.id != message.id:
-                self.conversation.go_before(head)
-            if message.role == "assistant":
-                self.conversation.go_before(message)
-            await self.show_branch()
-            self.composer.prompt.focus()
-            await self.streaming.reply()
+        await self.revising.asked(event.view, event.what)
 
     @on(MessageView.VersionAsked)
     async def _version_asked(self, event: MessageView.VersionAsked) -> None:
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        index = self.transcript.views.index(event.view)
-        if self.conversation.show_version(event.view.message, event.step):
-            await self.show_branch()
-            self.transcript.views[index].focus()
+        await self.revising.show_version(event.view, event.step)
 
     @on(MessageView.CopyAsked)
     def _copy_asked(self, event: MessageView.CopyAsked) -> None:
@@ -465,31 +384,9 @@ class ChatScreen(Screen[None]):
     # Actions on the conversation.
 
     async def action_new(self) -> None:
-        self.streaming.leave()
-        self.end_editing()
         self.system = self._start.system
-        self.conversation = self._new_conversation()
+        self._leave_for(self._new_conversation())
         await self.show_branch()
-
-    def action_sessions(self, search: str = "") -> None:
-        async def opened(session: int | None) -> None:
-            if session is not None and session != self.conversation.id:
-                await self.open_session(session)
-            elif (here := self.conversation.id) and (found := self._sessions.get(here)):
-                # It may have another title now.
-                self.rename(found.title)
-
-        if self.streaming.replying:
-            self.warn("Stop the reply first: escape does.")
-            return
-        self.app.push_screen(SessionsScreen(self._sessions, search, self.conversation.id), opened)
-
-    def action_rename(self) -> None:
-        def renamed(title: str | None) -> None:
-            if title:
-                self.rename(title)
-
-        self.app.push_screen(LineScreen("Title", self.conversation.title), renamed)
 
     def action_export(self, file: str = "") -> None:
         branch = self.conversation.branch
@@ -497,91 +394,61 @@ class ChatScreen(Screen[None]):
             self.warn("There is nothing to export.")
             return
         title = self.conversation.title
-        path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
         text = markdown.export(title, branch, target=self.target, system=self.system)
         try:
+            # A home folder, or the folder we are in, may be missing too.
+            path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
             path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            self.warn(f"{path} cannot be written: {error.strerror}")
+        except (OSError, ValueError, RuntimeError) as error:
+            self.warn(f"The conversation cannot be written: {error}")
         else:
             self.notify(f"Written to {path}.", markup=False)
 
-    # Dialogs.
-
-    def action_model(self) -> None:
-        def picked(name: str | None) -> None:
-            if name:
-                self.load(name, self.drafter)
-
-        hint = "type to search; or a folder, a .gguf file, a Hub id"
-        self.app.push_screen(PickScreen("Model", self._targets, hint), picked)
-
-    def action_drafter(self) -> None:
-        def picked(name: str | None) -> None:
-            if name:
-                self.load(self.target, name)
-
-        hint = "type to search; or a folder, a Hub id"
-        self.app.push_screen(PickScreen("Drafter", self._drafters, hint), picked)
-
-    def action_settings(self) -> None:
-        def taken(settings: Settings | None) -> None:
-            if settings:
-                self.set_settings(settings)
-
-        self.app.push_screen(SettingsScreen(self.settings), taken)
-
-    def action_system(self) -> None:
-        def taken(text: str | None) -> None:
-            if text is not None:
-                self.set_system(text)
-
-        self.app.push_screen(TextScreen("System prompt", self.system), taken)
+    def has_no_thinking(self) -> bool:
+        """Whether the template has no switch for thinking; the user is told that."""
+        loaded = self.loaded
+        if loaded is None or loaded.can_switch_thinking:
+            return False
+        self.warn(f"The template of {loaded.target} has no switch for thinking.")
+        return True
 
     def action_thinking(self) -> None:
-        loaded = self.loaded
-        if loaded and not loaded.can_switch_thinking:
-            self.warn(f"The template of {loaded.target} has no switch for thinking.")
+        if self.has_no_thinking():
             return
         self.set_settings(replace(self.settings, thinking=not self.settings.thinking))
         self.notify(f"Thinking is {'on' if self.settings.thinking else 'off'}.")
 
+    # Dialogs.
+
+    def action_sessions(self, search: str = "") -> None:
+        dialogs.sessions(self, self._sessions, search)
+
+    def action_rename(self) -> None:
+        dialogs.rename(self)
+
+    def action_model(self) -> None:
+        dialogs.model(self)
+
+    def action_drafter(self) -> None:
+        dialogs.drafter(self)
+
+    def action_settings(self) -> None:
+        dialogs.settings(self)
+
+    def action_system(self) -> None:
+        dialogs.system(self)
+
     def action_help(self) -> None:
-        text = help.page(self._config.keys, self._config.path)
-        self.app.push_screen(InfoScreen("Help", text))
+        dialogs.help(self, self._config)
 
     def action_stats(self) -> None:
-        replies = [message for message in self.conversation.branch if message.role == "assistant"]
-        stats = replies[-1].stats if replies else {}
-        self.app.push_screen(InfoScreen("Figures of the last reply", help.figures_page(stats)))
+        dialogs.stats(self)
 
     def action_compare(self) -> None:
-        loaded = self.loaded
-        history = self.conversation.history(self.system)
-        while history and history[-1]["role"] == "assistant":
-            history.pop()
-        if loaded is None or self.streaming.replying:
-            self.warn("The engine is busy; wait, or stop the reply.")
-        elif not loaded.drafts:
-            self.warn("There is no drafter to race; /drafter takes one.")
-        elif not history or history[-1]["role"] != "user":
-            self.warn("There is no prompt yet; send one first.")
-        else:
-            self.streaming.stop_measuring()
-            screen = CompareScreen(self._engine, loaded, history, self.settings)
-            self.app.push_screen(screen, self.streaming.measured)
+        dialogs.compare(self, self._engine)
 
     def action_editor(self) -> None:
-        prompt = self.composer.prompt
-        try:
-            with self.app.suspend():
-                text = desktop.edit(prompt.whole_text)
-        except SuspendNotSupported:
-            self.warn("This terminal cannot be left to an editor.")
-        except LocalspecError as error:
-            self.warn(str(error))
-        else:
-            prompt.put(text)
+        dialogs.editor(self)
 
     # Actions on the screen.
 

@@ -91,6 +91,7 @@ class CompareScreen(Dialog[float]):
 
     def _frame(self) -> None:
         name, lap = self._runner, self._laps[self._runner]
+        before = len(lap.rounds)
         for update in self._turns[name].take():
             if isinstance(update, Failed):
                 self._verdict.update(f"✗ {update.words}")
@@ -98,10 +99,8 @@ class CompareScreen(Dialog[float]):
             elif isinstance(update, Reading):
                 self._lanes[name].say(f"reading the prompt: {update.done} of {update.total} tokens")
             else:
-                before = len(lap.rounds)
                 lap.add(update)
-                for _, tokens, stats in lap.rounds[before:]:
-                    self._lanes[name].write(tokens, stats)
+        self._write(name, before, len(lap.rounds))
         if name == "drafted" and lap.ended:
             self._lanes["plain"].clear("starting")
             self._lanes["drafted"].clear("its run again, as it was timed")
@@ -112,12 +111,16 @@ class CompareScreen(Dialog[float]):
     def _show_again(self) -> None:
         drafted = self._laps["drafted"]
         until = drafted.until(time.monotonic() - self._started, self._shown)
-        for _, tokens, stats in drafted.rounds[self._shown : until]:
-            self._lanes["drafted"].write(tokens, stats)
+        self._write("drafted", self._shown, until)
         self._shown = until
         if self._laps["plain"].ended and until == len(drafted.rounds):
             self._verdict.update(verdict(self._loaded.drafter, drafted, self._laps["plain"]))
             self._stop()
+
+    def _write(self, name: str, start: int, end: int) -> None:
+        """Draw rounds of a lap at once."""
+        if end > start:
+            self._lanes[name].write(*self._laps[name].between(start, end))
 
     def _stop(self) -> None:
         if self._timer:

@@ -48,12 +48,10 @@ class PickScreen(Dialog[str]):
         self._show(event.value)
 
     @on(Input.Submitted)
-    def _typed(self, event: Input.Submitted) -> None:
+    def _entered(self) -> None:
         highlighted = self.query_one(OptionList).highlighted
-        if self._shown and highlighted is not None:
+        if highlighted is not None:
             self.dismiss(self._shown[highlighted].name)
-        elif event.value.strip() and self._hint:
-            self.dismiss(event.value.strip())
 
     @on(OptionList.OptionSelected)
     def _selected(self, event: OptionList.OptionSelected) -> None:
@@ -69,8 +67,14 @@ class PickScreen(Dialog[str]):
                 options.action_cursor_down()
 
     def _show(self, search: str) -> None:
-        typed = search.strip().lower()
-        self._shown = [choice for choice in self._choices if typed in choice.name.lower()]
+        typed = search.strip()
+        # A whole name goes first, though longer ones have it in them.
+        self._shown = sorted(
+            (choice for choice in self._choices if typed.lower() in choice.name.lower()),
+            key=lambda choice: choice.name != typed,
+        )
+        if self._hint and typed and typed not in (choice.name for choice in self._choices):
+            self._shown.append(Choice(typed, "as it is typed"))
         options = self.query_one(OptionList)
         options.clear_options()
         for choice in self._shown:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual import on
@@ -13,7 +15,8 @@ from textual.content import Content
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.sessions import Session, Sessions
+from localspec.errors import LocalspecError
+from localspec.sessions import Message, Session, Sessions
 from localspec.tui.actions import SESSIONS, bindings
 from localspec.tui.renderables.styles import MUTED
 from localspec.tui.screens.dialog import Dialog
@@ -74,12 +77,15 @@ class SessionsScreen(Dialog[int]):
     def _preview(self) -> None:
         self._doomed = None
         session = self._highlighted()
-        parts: list[Content] = []
+        messages: list[Message] = []
         if session:
-            for message in self._sessions.messages(session.id)[-_PREVIEWED:]:
-                mine = message.role == "user"
-                name = ("you", "bold $text-primary") if mine else ("reply", "bold $text-success")
-                parts.append(Content.assemble(name, "\n", message.text.strip(), "\n"))
+            with self._told():
+                messages = self._sessions.messages(session.id)[-_PREVIEWED:]
+        parts: list[Content] = []
+        for message in messages:
+            mine = message.role == "user"
+            name = ("you", "bold $text-primary") if mine else ("reply", "bold $text-success")
+            parts.append(Content.assemble(name, "\n", message.text.strip(), "\n"))
         self.query_one("#preview Static", Static).update(Content("\n").join(parts))
 
     def action_up(self) -> None:
@@ -95,7 +101,8 @@ class SessionsScreen(Dialog[int]):
 
         def rename(title: str | None) -> None:
             if title:
-                self._sessions.rename(session.id, title)
+                with self._told():
+                    self._sessions.rename(session.id, title)
                 self._refresh()
 
         self.app.push_screen(LineScreen("Title", session.title), rename)
@@ -110,8 +117,17 @@ class SessionsScreen(Dialog[int]):
             self._doomed = session.id
             self.notify(f"Once more deletes “{session.title}” for good.", severity="warning")
         else:
-            self._sessions.delete(session.id)
+            with self._told():
+                self._sessions.delete(session.id)
             self._refresh()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A database that fails is a notice."""
+        try:
+            yield
+        except LocalspecError as error:
+            self.notify(str(error), severity="error", markup=False)
 
     def _highlighted(self) -> Session | None:
         index = self.query_one(OptionList).highlighted
@@ -120,7 +136,8 @@ class SessionsScreen(Dialog[int]):
     def _refresh(self) -> None:
         options = self.query_one(OptionList)
         before = options.highlighted or 0
-        self._shown = self._sessions.find(self.query_one(Input).value.strip())
+        with self._told():
+            self._shown = self._sessions.find(self.query_one(Input).value.strip())
         options.clear_options()
         for session in self._shown:
             options.add_option(Option(_entry(session, opened=session.id == self._open)))

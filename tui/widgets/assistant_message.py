@@ -135,9 +135,9 @@ class AssistantMessage(MessageView):
     def _head(self) -> Content:
         stats = self.message.stats
         figures = ""
-        if stats.get("generated_tokens"):
+        if number := stats.get("generated_tokens"):
             figures = (
-                f"  {stats['generated_tokens']} tokens · {stats['tokens_per_second']:.1f} tok/s"
+                f"  {number} token{'' if number == 1 else 's'} · {stats['tokens_per_second']:.1f} tok/s"
                 f" · accepted length {stats['accepted_length']:.2f}"
             )
         return Content.assemble(

@@ -13,6 +13,9 @@ from localspec.sessions import StoredToken
 from localspec.tui.renderables.bars import bar
 from localspec.tui.widgets.origin_text import OriginText
 
+_WIDE = 42
+"""Cells in which all of the figures have room."""
+
 
 class Lane(Vertical):
     """A stream with its speed.
@@ -58,7 +61,6 @@ class Lane(Vertical):
         self._speed.update(f"{stats.tokens_per_second:.1f}")
         done = stats.generated_tokens
         seconds = stats.prefill_s + stats.decode_s
-        self._state.update(
-            f"{done} tokens  {seconds:.1f} s  accepted length {stats.accepted_length:.2f}"
-        )
+        name = "accepted length" if self._state.content_size.width >= _WIDE else "acc"
+        self._state.update(f"{done} tokens  {seconds:.1f} s  {name} {stats.accepted_length:.2f}")
         self._bar.update(bar(done / self._limit, self._bar.content_size.width))

@@ -25,8 +25,8 @@ class ReplyText(Vertical):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self._parts = [Part(part) for part in parts(text)]
         self._texts = parts(text)
+        self._parts = [Part(part) for part in self._texts]
         self._stream: MarkdownStream | None = None
         self._ahead, self._behind = Gap(), Gap()
 

@@ -47,11 +47,6 @@ class Transcript(VerticalScroll, can_focus=False):
     def views(self) -> list[MessageView]:
         return list(self.query(MessageView))
 
-    @property
-    def follows(self) -> bool:
-        """Whether new text keeps the end in sight."""
-        return self.is_vertical_scroll_end or not self.max_scroll_y
-
     async def show(self, branch: Sequence[Message], *, speaker: str, version: VersionOf) -> None:
         """Show a branch alone, from its end; an empty one welcomes."""
         with self.app.batch_update():
