@@ -141,7 +141,9 @@ def test_what_a_stop_text_ends_is_there_for_the_next_turn(client: OpenAI) -> Non
             max_tokens=1,
             extra_body={"drafter": drafter},
         )
-        assert first.usage and second.usage and second.usage.prompt_tokens_details
+        assert first.usage is not None
+        assert second.usage is not None
+        assert second.usage.prompt_tokens_details is not None
         cached = second.usage.prompt_tokens_details.cached_tokens
         assert cached is not None
         # All of the first prompt but what its template ends with.
