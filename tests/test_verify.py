@@ -133,10 +133,14 @@ def test_a_search_over_drawn_drafts_is_noticed(monkeypatch: pytest.MonkeyPatch) 
         return 2 if len(confidences) > 1 and (confidences[1] or 0) > 0.5 else 0
 
     monkeypatch.setattr(AdaptiveWidth, "cut", wrong)
-    monkeypatch.setattr(AdaptiveWidth, "choose", lambda self, limit, depth, way: min(limit, 2))
+
+    def two(self: AdaptiveWidth, limit: int, depth: int, *, greedy: bool) -> int:
+        self.way = "sampled"
+        return min(limit, 2)
+
+    monkeypatch.setattr(AdaptiveWidth, "choose", two)
     monkeypatch.setattr(AdaptiveWidth, "learn", lambda self, outcome: None)
     monkeypatch.setattr(generation.Generation, "_looks_ahead", False)
-    monkeypatch.setattr("localspec.engine.drawing.Drawing.choose", lambda self: "sampled")
     drafter = TableDrafter(SMALL, seed=2, confident=True)
     assert not prove(table(), drafter, width=None, samples=4000).passed
 

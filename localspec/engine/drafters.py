@@ -88,8 +88,9 @@ def make_drafter(
         found.name: _loader(found, target, facts, folder, notify)
         for found in [*bundled, *installed_drafters(model)]
     }
-    auto = Auto({NGRAM: NgramDrafter()}, loaders, notify)
-    return Chosen(AUTO, auto) if auto.names != [NGRAM] else Chosen(NGRAM, NgramDrafter())
+    ngram = Chosen(NGRAM, NgramDrafter())
+    auto = Auto({NGRAM: (NgramDrafter(), _experience(ngram, folder))}, loaders, notify)
+    return Chosen(AUTO, auto) if auto.names != [NGRAM] else ngram
 
 
 def _loader(
@@ -103,11 +104,14 @@ def _loader(
         files = import_once(found.path, found.name, target=facts, notify=notify)
         chosen = Chosen(found.name, _bound(files, target), files)
         assert chosen.drafter is not None
-        if folder is None:
-            return chosen.drafter, Experience()
-        return chosen.drafter, first_experience(chosen, profile_key(chosen, folder))
+        return chosen.drafter, _experience(chosen, folder)
 
     return make
+
+
+def _experience(chosen: Chosen, target: Path | None) -> Experience:
+    """Of an arm of `auto`; targets without files are those of tests."""
+    return Experience() if target is None else first_experience(chosen, profile_key(chosen, target))
 
 
 def profile_key(chosen: Chosen, target: Path) -> ProfileKey:

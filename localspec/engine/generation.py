@@ -15,8 +15,8 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
-from localspec.engine.auto import Auto, AutoWidth
-from localspec.engine.drawing import Way, chances
+from localspec.engine.auto import Auto
+from localspec.engine.drawing import chances
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
 from localspec.engine.logprobs import token_logprobs
@@ -136,17 +136,20 @@ class Generation:
         self._prefixes = prefixes
         self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
-        arm = drafter.prepare(request.kind) if isinstance(drafter, Auto) else None
+        auto = drafter if isinstance(drafter, Auto) else None
+        if auto is not None:
+            auto.prepare(request.kind, plain=request.width is None)
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
         self._begin()
-        self._experience = experience or Experience()
-        self._way: Way = "greedy"
-        self._width: WidthPolicy = FixedWidth(request.width or 0)
-        if isinstance(drafter, Auto) and request.width is None:
-            self._width = AutoWidth(drafter, lambda: self._state, request.kind, arm)
+        experience = experience or Experience()
+        self._width: WidthPolicy
+        if auto is not None:
+            self._width = auto.begin(self._state, request.kind, request.width)
         elif request.width is None and drafter is not None:
-            self._width = AdaptiveWidth(self._experience)
+            self._width = AdaptiveWidth(experience)
+        else:
+            self._width = FixedWidth(request.width or 0, experience.drawing)
         self._unobserved: list[tuple[int, mx.array | None]] = []
         self._asked = 0  # drafts asked for in this round
         self._next: _Step | None = None
@@ -290,9 +293,7 @@ class Generation:
             return _Drafted()
         # A round commits one token more than it accepts drafts.
         limit = min(self._drafter.max_width, self._remaining - 1)
-        if not self._greedy:
-            self._way = self._experience.drawing.choose()
-        width = self._asked = self._width.choose(limit, len(self.tokens), self._way)
+        width = self._asked = self._width.choose(limit, len(self.tokens), greedy=self._greedy)
         if width == 0:
             return _Drafted()
         self._catch_up()
@@ -308,7 +309,7 @@ class Generation:
         if pace.num_computed:
             confidences = pace.confidences[: proposal.width]
         elif proposal.confidence is not None:
-            confidences = np.array(proposal.confidence[0]).tolist()
+            confidences = np.array(proposal.confidence)[0].tolist()
         told = proposal.confidence is not None
         seconds = time.perf_counter() - begun if told else None
         if not pace.num_computed:
@@ -356,7 +357,7 @@ class Generation:
         num_accepted, token, *drafted = (int(x) for x in np.array(mx.concatenate(parts)))
         if odds is not None:
             sampled, argmax = drafted[proposal.width :]
-            self._experience.drawing.learn(sampled / _FIXED_POINT, argmax / _FIXED_POINT)
+            self._width.drawing.learn(sampled / _FIXED_POINT, argmax / _FIXED_POINT)
         committed = self._until_stop([*drafted[:num_accepted], token])
         self._target.rollback(self._cache, to=len(committed))
         self._history.commit(mx.array(committed))
@@ -439,7 +440,7 @@ class Generation:
         return mx.array([self.tokens[-1]], dtype=mx.int32)
 
     def _draw(self, logits: mx.array) -> tuple[mx.array, mx.array | None]:
-        if self._way != "sampled":
+        if self._width.way != "sampled":
             return mx.argmax(logits, axis=-1).astype(mx.int32), None
         q = self._request.sampling.distribution(logits)
         uniform = self._uniforms.at("draft", self._num_draws, q.size // q.shape[-1])
@@ -466,7 +467,7 @@ class Generation:
             num_drafted=drafted.num_drafted,
             parked=self._width.parked,
             draft_s=drafted.seconds or 0.0,
-            arm=self._width.playing or "none" if isinstance(self._width, AutoWidth) else None,
+            arm=self._width.playing,
         )
         assert self._prefilled is not None
         self.stats.decode_s = now - self._prefilled
@@ -478,7 +479,7 @@ class Generation:
 
 def _ids(tokens: mx.array) -> list[int]:
     """Drafts [1, w] on the host."""
-    return [int(token) for token in np.array(tokens[0])]
+    return [int(token) for token in np.array(tokens)[0]]
 
 
 def _narrowed(proposal: Proposal, width: int) -> Proposal:
