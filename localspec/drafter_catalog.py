@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import catalog, hub
+from localspec import hub
 from localspec.converters.convert import translate, write
 from localspec.converters.foreign import Options, TargetFacts
 from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound
+from localspec.folders import cache_dir
 from localspec.models.load import CONFIG_FILE
 from localspec.provenance import trained_for, trained_for_model
 
@@ -161,7 +162,7 @@ def _imported() -> dict[str, Path]:
 
 
 def _cache() -> Path:
-    return catalog.cache_dir() / "drafters"
+    return cache_dir() / "drafters"
 
 
 def _note(folder: Path) -> Path:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from localspec import _blas, catalog
+from localspec import _blas
+from localspec.folders import cache_dir
 
 _SMALL_MEMORY = 6e9
 
@@ -56,7 +57,7 @@ def describe() -> Machine:
         mlx=version("mlx"),
         mlx_lm=version("mlx-lm"),
         python=platform.python_version(),
-        cache_folder=str(catalog.cache_dir()),
+        cache_folder=str(cache_dir()),
     )
 
 
