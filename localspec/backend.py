@@ -186,7 +186,7 @@ class _Reader:
             width=job.width,
             grammar=grammar,
             logprobs=job.logprobs,
-            remember=True,
+            asked=job.asked,
             on_prefill=lambda done, total: self._emit(Read(done, total)),
         )
 

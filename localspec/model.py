@@ -38,6 +38,7 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.worker import Worker
 from localspec.errors import UsageError
+from localspec.history import Asked
 from localspec.provenance import fingerprint
 from localspec.stream import Progress, Result, TextStream
 from localspec.text.chat import has_chat_template, render_chat
@@ -315,7 +316,7 @@ class Model:
         grammar: Grammar | None = None,
         logprobs: int | None = None,
         on_prefill: Progress | None = None,
-        remember: bool = False,
+        asked: Asked | None = None,
     ) -> TextStream:
         """Start a generation from token ids.
 
@@ -325,7 +326,7 @@ class Model:
             stop_ids: tokens that end it besides the model's own.
             grammar: from `grammar`, for this generation alone.
             logprobs: report log-probabilities, with so many alternatives.
-            remember: a user's own prompt, for their history if it is on.
+            asked: what a user wrote, for their history if it is on.
         """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
@@ -340,10 +341,9 @@ class Model:
             logprobs=logprobs,
             kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self.drafter == AUTO else "",
         )
-        if remember and history.is_on():
-            text = self.decode(prompt)
+        if asked is not None and history.is_on():
             settings = {name: getattr(sampling, name) for name in history.SETTINGS}
-            history.add(history.Entry(self.name, kind_of(text), text, settings))
+            history.add(history.Entry(self.name, kind_of(asked.text), asked, settings))
         events = _worker.generate(
             lambda: Generation(self._target, self._bound, request, self._prefixes, self._experience)
         )

@@ -13,6 +13,7 @@ from localspec.engine.machine import memory_in_use
 from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError
+from localspec.history import asked
 from localspec.provenance import fingerprint
 from localspec.stream import Piece
 from localspec.text.detokenizer import StreamingDetokenizer
@@ -162,7 +163,7 @@ class LocalReply:
             seed=settings.seed,
             width=settings.width,
             on_prefill=on_reading,
-            remember=not begun,
+            asked=asked(messages),
         )
 
     def cancel(self) -> None:

@@ -88,7 +88,10 @@ def _prompts(source: str | None, model: str) -> list[LabPrompt]:
     if source is None:
         return bundled()
     if source == HISTORY:
-        return [LabPrompt(entry.prompt, entry.kind, raw=True) for entry in history.entries(model)]
+        return [
+            LabPrompt(entry.asked.text, entry.kind, entry.asked.raw)
+            for entry in history.entries(model)
+        ]
     return read(Path(source).expanduser())
 
 

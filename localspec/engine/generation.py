@@ -145,6 +145,7 @@ class Generation:
         experience = experience or Experience()
         self._width: WidthPolicy
         if auto is not None:
+            assert self._state is not None
             self._width = auto.begin(self._state, request.kind, request.width)
         elif request.width is None and drafter is not None:
             self._width = AdaptiveWidth(experience)
