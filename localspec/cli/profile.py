@@ -83,6 +83,8 @@ def _report(model: str, drafter: str, profile: Profile) -> list[str]:
             f"  width {width:<3} logits differ by up to {noise.largest:.2g}; the best token agrees at "
             f"{noise.agreeing} of {noise.positions} positions{margins}"
         )
+        if not noise.is_rounding:
+            lines.append(f"  that is WRONG: rounding explains up to {noise.rounding:.2g}")
     return lines
 
 

@@ -130,10 +130,18 @@ def _report(
         f"with and without drafts; {greedy.accepted} drafts were accepted.",
     ]
     for each in greedy.divergences:
+        where = f"  text {each.prompt + 1} parts at token {each.position + 1}: "
+        if each.plain is None or each.drafted is None:
+            lines.append(f"{where}one of the two ends there: NOT rounding")
+            continue
         word = "rounding" if each.excused else "NOT rounding"
         lines.append(
-            f"  text {each.prompt + 1} parts at token {each.position + 1}: the two best logits are "
-            f"{each.margin:.2g} apart there, rounding here is up to {greedy.noise:.2g}: {word}"
+            f"{where}the two best logits are {each.margin:.2g} apart there, wide passes are off by up "
+            f"to {greedy.noise:.2g}: {word}"
+        )
+    if greedy.noise > greedy.rounding:
+        lines.append(
+            f"  wide passes are wrong: rounding explains differences up to {greedy.rounding:.2g} here"
         )
     if sampled is not None:
         lines += [
