@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec import catalog, history, profiles
+from localspec import catalog, history
 from localspec.checks import checked
-from localspec.drafter_catalog import bundled_drafters, installed_drafters
-from localspec.engine.costs import CostTable, cost_table
 from localspec.engine.drafters import (
     AUTO,
     NGRAM,
     Chosen,
     first_experience,
+    fitting,
     make_drafter,
     profile_key,
 )
@@ -114,8 +113,7 @@ def load(
 def fitting_drafters(model: str) -> list[str]:
     """Names of the drafters that a model has here, bundled, installed, and n-gram."""
     mark = fingerprint(catalog.resolve_model(model))
-    found = [*bundled_drafters(mark), *installed_drafters(model)]
-    return [*(each.name for each in found), NGRAM]
+    return [*(each.name for each in fitting(model, mark)), NGRAM]
 
 
 def memory_room() -> int:
@@ -166,7 +164,7 @@ class Model:
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = chosen.drafter
-        self.profile_key = profile_key(chosen, folder)
+        self.profile_key = profile_key(chosen, fingerprint(folder))
         self._experience = first_experience(chosen, self.profile_key)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
@@ -389,12 +387,6 @@ class Model:
     def stop_ids(self) -> frozenset[int]:
         """Tokens that end the text."""
         return self._stop_ids
-
-    @property
-    def profiled_costs(self) -> CostTable | None:
-        """What `localspec profile` measured for this model; None: nothing yet."""
-        profile = profiles.read(self.profile_key)
-        return None if profile is None else cost_table(profile)
 
     def measure(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Run `function(target, drafter, ...)` on the engine thread, as `localspec.lab` needs it."""

@@ -9,10 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import numpy as np
 import pytest
 from fake_engine import FakeEngine
+from mlx.utils import tree_flatten
 from openai import OpenAI
+from random_drafters import random_drafter
 from serving import serving
 from test_train_run import tiny  # noqa: F401
 from tokenizers import Tokenizer
@@ -22,14 +25,18 @@ from typer.testing import CliRunner
 import localspec
 from localspec import history
 from localspec.cli import app
+from localspec.engine.auto import Auto
 from localspec.engine.costs import CostTable
 from localspec.engine.generation import Generation
+from localspec.engine.memory import weights
 from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.width import Experience
 from localspec.errors import UsageError
 from localspec.lab.compare import Comparison, Settings, compare, predicted_seconds
 from localspec.lab.page import page
 from localspec.lab.prompts import LabPrompt, bundled, read, spread
+from localspec.measuring import ModelRunner
 from localspec.text.kinds import kind_of
 
 TABLE = CostTable((0,), (0, 4), ((0.0, 0.4),), ((1.0, 1.4),), (0.9,))
@@ -56,7 +63,8 @@ class Scripted:
         stats.decode_s = stats.generated_tokens / speed
         return stats
 
-    def peak(self) -> int:
+    @property
+    def memory(self) -> int:
         return 1_000_000
 
 
@@ -195,6 +203,30 @@ def test_the_command(tiny: Path, data: Path) -> None:  # noqa: F811
     report = json.loads(run(*common, "-d", "none", "--limit", "2", "--json").stdout)
     assert set(report["kinds"]["overall"]["drafters"]) == {"none", "ngram"}
     assert report["kinds"]["words"]["prompts"] == 2
+
+
+def test_a_runs_memory_is_its_own_and_the_profile_is_read_once(
+    tiny: Path,  # noqa: F811
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = localspec.load(str(tiny), drafter="ngram")
+    runner = ModelRunner(model)
+    monkeypatch.setattr("localspec.profiles.read", lambda key: pytest.fail("read again"))
+    prompt, settings = LabPrompt("w1 w2", "chat"), Settings(max_tokens=8)
+    runner.run(prompt, settings, 0, None)
+    alone = runner.memory
+    assert alone >= model._target.nbytes
+    others = mx.zeros(10_000_000)
+    mx.eval(others)
+    runner.run(prompt, settings, 0, None)
+    assert runner.memory < alone + others.nbytes / 2
+    assert runner.costs is None
+    auto: Any = Auto({}, {"one": lambda: (random_drafter("dflash", model._target), Experience())})
+    drafter: Any = auto.drafter("one")
+    own = sum(array.nbytes for _, array in tree_flatten(drafter.parameters()))
+    assert weights(model._target, auto) == weights(model._target, drafter)
+    assert weights(model._target, drafter) == model._target.nbytes + own > model._target.nbytes
 
 
 def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:  # noqa: F811

@@ -40,7 +40,7 @@ class CostTable:
     verify: tuple[tuple[float, ...], ...]
     plain: tuple[float, ...]
 
-    def draft_at(self, width: int, depth: int) -> float:
+    def draft_at(self, width: float, depth: int) -> float:
         return _between(
             self.depths, [_between(self.widths, row, width) for row in self.draft], depth
         )
@@ -186,7 +186,7 @@ class Costs:
             self._scale += _FOLLOW * (min(scale, _OUTLIER * self._scale) - self._scale)
 
 
-def _between(places: Sequence[int], values: Sequence[float], at: int) -> float:
+def _between(places: Sequence[int], values: Sequence[float], at: float) -> float:
     """On the straight lines between points; level before the first, sloping on after the last."""
     if len(places) == 1 or at <= places[0]:
         return values[0]

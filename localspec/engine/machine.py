@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -89,6 +90,7 @@ def memory_in_use() -> int:
     return mx.get_active_memory()
 
 
+@cache
 def _chip() -> str:
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]
