@@ -1,6 +1,6 @@
 """Drafters side by side on the same prompts, in turns: what each gives, by kind of prompt.
 
-The one way to measure whole generations; `localspec compare` and the benchmarks stand on it.
+`localspec compare` stands on it, and the benchmarks that set drafters or widths side by side.
 """
 
 from __future__ import annotations
