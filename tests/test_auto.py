@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from families import make_model
 from random_drafters import Helped, Wrapped, random_drafter
+from tables import Floats
 
 from localspec.engine.auto import Auto, MakeDrafter
 from localspec.engine.bandit import Bandit, Beliefs
@@ -227,39 +228,52 @@ RATES = {
 }
 
 
-def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[float, float, float]:
-    """A mixed stream of 60 prompts: of the best fixed choice's speed on the worst kind, in the second
-    half; over all; and of plain speed on the worst kind."""
+# Each kind has a best arm of its own.
+SPREAD_RATES = {
+    "dfly": (1.5, 1.9, 1.2, 1.5),
+    "dspark": (1.6, 1.6, 1.35, 1.9),
+    "dflash": (1.3, 1.5, 1.25, 1.2),
+    "mtp": (1.2, 1.2, 1.2, 1.2),
+    "ngram": (1.2, 1.05, 1.0, 1.7),
+}
+
+
+def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[Floats, Floats, Floats]:
+    """A mixed stream of 60 prompts, by kind: what the arms that were chosen give, of what the best fixed
+    one does, in the second half and over all; and of plain speed, over all."""
     rng = np.random.default_rng(seed)
     bandit = Bandit({name: Beliefs(1.6 - 0.02 * n) for n, name in enumerate(rates)})
     bandit.arms["ngram"] = Beliefs(1.1, ("editing", 1.6))
-    got = np.zeros((4, 2, 2))
+    got: list[list[tuple[int, float]]] = [[] for _ in KINDS]
+    rounds, cost = 80, 1.4
     for prompt in range(60):
-        kind = int(rng.integers(4))
+        # Every kind as often in both halves.
+        kind = prompt % 4
         name = bandit.choose(KINDS[kind])
-        tokens = steps = 0.0
-        for _ in range(80):
-            if name is None:
-                tokens, steps = tokens + 1, steps + 1
-                continue
-            cost = 1.4
-            number = rng.poisson(cost * rates[name][kind] - 1) + 1
-            bandit.learn(name, KINDS[kind], number, cost)
-            tokens, steps = tokens + number, steps + cost
-        got[kind, prompt >= 30] += tokens, steps
+        got[kind].append((prompt, 1.0 if name is None else rates[name][kind]))
+        if name is not None:
+            # A round commits a token, and drafts that stand as chance has it.
+            tokens = rounds + rng.poisson(rounds * (cost * rates[name][kind] - 1))
+            bandit.learn(name, KINDS[kind], float(tokens), rounds * cost)
     best = np.array([max(1.0, *(rate[kind] for rate in rates.values())) for kind in range(4)])
-    late = got[:, 1, 0] / got[:, 1, 1]
-    whole = got[:, :, 0].sum(axis=1) / got[:, :, 1].sum(axis=1)
-    return float((late / best).min()), float((whole / best).mean()), float(whole.min())
+    late = np.array([np.mean([rate for prompt, rate in each if prompt >= 30]) for each in got])
+    whole = np.array([np.mean([rate for _, rate in each]) for each in got])
+    return late / best, whole / best, whole
 
 
-def test_a_mixed_stream_ends_near_the_best_fixed_choice_of_each_kind() -> None:
-    ends = [play(RATES, seed) for seed in range(5)]
-    assert np.median([end for end, _, _ in ends]) > 0.9
-    assert min(end for end, _, _ in ends) > 0.8
-    assert np.mean([whole for _, whole, _ in ends]) > 0.95
+@pytest.mark.parametrize("rates", [RATES, SPREAD_RATES])
+def test_a_mixed_stream_ends_near_the_best_fixed_choice_of_each_kind(
+    rates: dict[str, tuple[float, ...]],
+) -> None:
+    plays = [play(rates, seed) for seed in range(40)]
+    late = np.array([end for end, _, _ in plays])
+    assert late.mean(axis=0).min() > 0.95
+    # Of half the streams, on the worst kind.
+    assert np.median(late.min(axis=1)) > 0.95
+    assert late.min() > 0.8
+    assert np.mean([whole for _, whole, _ in plays]) > 0.93
 
 
 def test_useless_arms_cost_next_to_nothing() -> None:
     useless = dict.fromkeys(RATES, (0.99, 0.99, 0.99, 0.99))
-    assert np.mean([play(useless, seed)[2] for seed in range(5)]) > 0.97
+    assert min(play(useless, seed)[2].min() for seed in range(5)) > 0.97

@@ -16,11 +16,11 @@ _LEAN = 25.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
 _PRIOR = 4.0
 """Plain steps that the first guess weighs."""
-_BOUND = 0.45
+_BOUND = 0.5
 """Of the upper bound, over one plain step; it narrows with the root of the steps."""
 _FADE = 0.9995
 """Each plain step of evidence leaves this of what was before."""
-_EVIDENCE_FADE = 0.3
+_EVIDENCE_FADE = 0.05
 """Evidence of other kinds counts so much for how sure an estimate is."""
 _MARGIN = 0.1
 """A switch within an answer must promise so much more, for it costs a prefill."""
