@@ -18,7 +18,7 @@ from localspec.engine.metrics import Stats
 from localspec.engine.request import TokenLogprob as EngineLogprob
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError, UsageError
-from localspec.model import GrammarText, Model, memory_room
+from localspec.model import GrammarText, Model
 from localspec.server.engine import (
     Ended,
     Event,
@@ -32,6 +32,7 @@ from localspec.server.engine import (
     TokenLogprob,
 )
 from localspec.stream import TextStream
+from localspec.targets import memory_room
 from localspec.text.messages import in_turns
 
 log = logging.getLogger("localspec.server")
