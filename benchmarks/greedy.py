@@ -11,7 +11,8 @@ import sys
 
 from localspec import catalog  # first: it loads a fast BLAS for MLX
 from localspec.lab.greedy import NEAR_TIE, PROMPTS, compare
-from localspec.model import _worker, load
+from localspec.model import load
+from localspec.targets import worker
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
     model = load(options.model, drafter="none")
     results = []
     for text in PROMPTS[: options.prompts]:
-        one = _worker.call(compare, model._target, model.encode(text), options.tokens)
+        one = worker.call(compare, model._target, model.encode(text), options.tokens)
         results.append(one)
         if not options.json:
             plain = "as mlx-lm" if one.plain_is_mlx_lms else "NOT as mlx-lm"

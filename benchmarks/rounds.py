@@ -19,6 +19,7 @@ from typing import Any
 
 from localspec import catalog  # first: it loads a fast BLAS for MLX
 from localspec.engine.acceptance import Verdict
+from localspec.engine.drafting import Drafted
 from localspec.engine.generation import Generation
 from localspec.engine.loading import load_target
 from localspec.engine.request import Request
@@ -58,12 +59,12 @@ class PhasedGeneration(Generation):
         mx.eval(*arrays)
         self.device[phase] += time.perf_counter() - begun
 
-    def _propose(self, drafter: Drafter, width: int, pace: Any) -> tuple[Proposal | None, int]:
-        proposal, num_drafted = super()._propose(drafter, width, pace)
-        if proposal is not None:
+    def _draft(self, begun: float) -> Drafted:
+        drafted = super()._draft(begun)
+        if drafted.proposal is not None:
             # At a fixed width the confidence is not read by the loop, so it is never computed.
-            self._evaluate("draft", proposal.tokens, proposal.q)
-        return proposal, num_drafted
+            self._evaluate("draft", drafted.proposal.tokens, drafted.proposal.q)
+        return drafted
 
     def _judge(self, proposal: Proposal, output: Output) -> tuple[Verdict, mx.array | None]:
         verdict, chances = super()._judge(proposal, output)

@@ -17,7 +17,7 @@ from localspec.engine.metrics import Stats
 from localspec.engine.request import TokenLogprob as EngineLogprob
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError, UsageError
-from localspec.model import GrammarText, Model, memory_room
+from localspec.model import GrammarText, Model
 from localspec.server.engine import (
     Ended,
     Event,
@@ -31,6 +31,7 @@ from localspec.server.engine import (
     TokenLogprob,
 )
 from localspec.stream import TextStream
+from localspec.targets import memory_room
 
 log = logging.getLogger("localspec.server")
 
@@ -177,7 +178,7 @@ class _Reader:
             width=job.width,
             grammar=grammar,
             logprobs=job.logprobs,
-            remember=True,
+            asked=job.asked,
             on_prefill=lambda done, total: self._emit(Read(done, total)),
         )
 

@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from localspec import downloads, hub
 from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
+from localspec.folders import cache_dir
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -78,12 +77,6 @@ class InstalledModel:
 
 _KINDS = ("bundled", "gguf", "hub")
 _PULL_TIMEOUT_S = 3600
-
-
-def cache_dir() -> Path:
-    """Where imported models are kept: the user's cache folder, or the one that LOCALSPEC_CACHE names."""
-    chosen = os.environ.get("LOCALSPEC_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("localspec"))
 
 
 def resolve_model(name: str, *, notify: Notify | None = None) -> Path:

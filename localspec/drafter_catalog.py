@@ -16,6 +16,7 @@ from localspec.converters.convert import translate, write
 from localspec.converters.foreign import Options, TargetFacts
 from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound
+from localspec.folders import cache_dir
 from localspec.models.load import CONFIG_FILE
 from localspec.provenance import trained_for, trained_for_model
 
@@ -163,7 +164,7 @@ def _imported() -> dict[str, Path]:
 
 
 def _cache() -> Path:
-    return catalog.cache_dir() / "drafters"
+    return cache_dir() / "drafters"
 
 
 def _note(folder: Path) -> Path:

@@ -1,19 +1,23 @@
 """The user's own prompts, kept on this computer for `compare`, and only while they want it.
 
-Off until `localspec history on`. Prompts and settings alone are kept, never an answer.
+Off until `localspec history on`. Of a conversation only what the user wrote last is kept, never an
+answer, nor anything else that the model read.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
+from typing import Any
 
 from localspec.errors import UsageError
+from localspec.folders import data_dir
+
+log = logging.getLogger("localspec")
 
 _MOST_ENTRIES = 1000
 _MOST_BYTES = 8 * 2**20
@@ -21,23 +25,36 @@ SETTINGS = ("temperature", "top_p", "top_k", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user wrote.
+
+    Attributes:
+        raw: it is no message: the model reads it as it is, without a chat template.
+    """
+
+    text: str
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """A prompt as the model read it, template and all, with its kind of text and settings."""
+    """What was asked of a model, with its kind of text and settings."""
 
     model: str
     kind: str
-    prompt: str
+    asked: Asked
     settings: Mapping[str, float]
 
 
-def folder() -> Path:
-    """Where it is kept; LOCALSPEC_DATA names another place."""
-    chosen = os.environ.get("LOCALSPEC_DATA")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("localspec"))
+def asked(messages: Sequence[Mapping[str, Any]]) -> Asked | None:
+    """What is asked in a conversation: its last message; None: that is not the user's own words."""
+    last = messages[-1] if messages else {}
+    text = last.get("content")
+    return Asked(text) if last.get("role") == "user" and text and isinstance(text, str) else None
 
 
 def path() -> Path:
-    return folder() / "history.jsonl"
+    return data_dir() / "history.jsonl"
 
 
 def is_on() -> bool:
@@ -59,17 +76,28 @@ def clear() -> None:
 
 
 def add(entry: Entry) -> None:
-    """Keep a prompt if the user wants that; the oldest go when there are too many."""
+    """Keep a prompt if the user wants that; the oldest go when there are too many.
+
+    Where it cannot be kept a warning is logged, and that is all: an answer does not hang on it.
+    """
     if not is_on():
         return
     line = {
         "model": entry.model,
         "kind": entry.kind,
-        "prompt": entry.prompt,
+        "prompt": entry.asked.text,
+        "raw": entry.asked.raw,
         "settings": {name: entry.settings[name] for name in SETTINGS if name in entry.settings},
     }
+    try:
+        _append(json.dumps(line) + "\n")
+    except OSError as error:
+        log.warning("a prompt was not kept in the history: %s", error)
+
+
+def _append(line: str) -> None:
     with open(os.open(path(), os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(line)
         size = file.tell()
     if size > _MOST_BYTES:
         lines = path().read_text(encoding="utf-8").splitlines(keepends=True)
@@ -93,7 +121,8 @@ def entries(model: str) -> list[Entry]:
     for line in lines[-_MOST_ENTRIES:]:
         try:
             value = json.loads(line)
-            entry = Entry(value["model"], value["kind"], value["prompt"], value["settings"])
+            said = Asked(value["prompt"], value["raw"])
+            entry = Entry(value["model"], value["kind"], said, value["settings"])
         except (ValueError, KeyError, TypeError):
             # A line that was cut off when the computer stopped.
             continue
@@ -106,4 +135,4 @@ def entries(model: str) -> list[Entry]:
 
 
 def _switch() -> Path:
-    return folder() / "history.on"
+    return data_dir() / "history.on"

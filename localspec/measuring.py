@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from localspec.engine.costs import CostTable
+from localspec.engine.drafters import measured_costs
+from localspec.engine.memory import weights
 from localspec.engine.metrics import Stats
 from localspec.lab.compare import Settings
 from localspec.lab.prompts import LabPrompt
@@ -16,8 +17,12 @@ class ModelRunner:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self.costs = measured_costs(model.profile_key)
+        self.memory = 0
 
     def run(self, prompt: LabPrompt, settings: Settings, seed: int, width: int | None) -> Stats:
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
         result = self._model.generate(
             prompt.text,
             raw=prompt.raw,
@@ -26,13 +31,7 @@ class ModelRunner:
             seed=seed,
             width=width,
         )
+        # Others' weights, and conversations that are kept, are in memory too.
+        taken = max(0, mx.get_peak_memory() - before)
+        self.memory = self._model.measure(weights) + taken
         return result.stats
-
-    def peak(self) -> int:
-        peak = mx.get_peak_memory()
-        mx.reset_peak_memory()
-        return int(peak)
-
-    @property
-    def costs(self) -> CostTable | None:
-        return self._model.profiled_costs

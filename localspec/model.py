@@ -8,64 +8,43 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec import catalog, history, profiles
+from localspec import catalog, history
 from localspec.checks import checked
-from localspec.drafter_catalog import bundled_drafters, installed_drafters
-from localspec.engine.costs import CostTable, cost_table
 from localspec.engine.drafters import (
     AUTO,
     NGRAM,
     Chosen,
     first_experience,
-    make_drafter,
+    fitting,
     profile_key,
 )
 from localspec.engine.generation import Generation
 from localspec.engine.grammar import Grammar
-from localspec.engine.loading import load_target
-from localspec.engine.machine import memory
-from localspec.engine.memory import Footprint, footprint, room
-from localspec.engine.prefixes import PrefixCache
+from localspec.engine.memory import Footprint, footprint
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.target import Target
-from localspec.engine.worker import Worker
 from localspec.errors import UsageError
+from localspec.history import Asked
 from localspec.provenance import fingerprint
 from localspec.stream import Progress, Result, TextStream
+from localspec.targets import SharedTarget, acquire, release, worker
 from localspec.text.chat import has_chat_template, render_chat
 from localspec.text.dialect import find_dialect
 from localspec.text.kinds import kind_of
-from localspec.text.tokenizer import load_tokenizer, stop_token_ids
+from localspec.text.tokenizer import stop_token_ids
 
 DEFAULT_MAX_TOKENS = 1024
-_PREFIX_SHARE = 1 / 8
-"""Of the machine's memory, for conversations kept to go on from."""
-
 _KIND_TOKENS = 1500
 """At the end of a prompt, by which its kind is told."""
 
 Message = Mapping[str, Any]
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Loaded:
-    """A target in memory and what was said on it, shared by every `Model` on the same files."""
-
-    target: Target
-    tokenizer: Any
-    prefixes: PrefixCache
-    users: int = 0
-    encoding: threading.Lock = field(default_factory=threading.Lock)
-    grammar_tokenizer: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +60,6 @@ class GrammarText:
     text: str
     after_thoughts: bool = True
     thinking: bool = False
-
-
-_worker = Worker()
-_loaded: dict[Path, _Loaded] = {}
 
 
 @checked
@@ -106,42 +81,14 @@ def load(
         ModelRefused: the model cannot be run exactly, with the reason.
     """
     folder = catalog.resolve_model(model, notify=notify)
-    loaded, chosen = _worker.call(_acquire, model, folder, drafter, notify)
+    loaded, chosen = worker.call(acquire, model, folder, drafter, notify)
     return Model(model, folder, loaded, chosen)
 
 
 def fitting_drafters(model: str) -> list[str]:
     """Names of the drafters that a model has here, bundled, installed, and n-gram."""
     mark = fingerprint(catalog.resolve_model(model))
-    found = [*bundled_drafters(mark), *installed_drafters(model)]
-    return [*(each.name for each in found), NGRAM]
-
-
-def memory_room() -> int:
-    """Bytes of memory that generations may take together, conversations kept to go on from included."""
-    return _worker.call(room)
-
-
-def _acquire(
-    name: str, folder: Path, drafter: str, notify: Callable[[str], None] | None
-) -> tuple[_Loaded, Chosen]:
-    """Take one user's hold on a target; on the engine thread, like `_release`."""
-    loaded = _loaded.get(folder) or _Loaded(
-        load_target(folder),
-        load_tokenizer(folder),
-        PrefixCache(int(_PREFIX_SHARE * memory())),
-    )
-    chosen = make_drafter(drafter, loaded.target, model=name, folder=folder, notify=notify)
-    _loaded[folder] = loaded
-    loaded.users += 1
-    return loaded, chosen
-
-
-def _release(folder: Path) -> None:
-    loaded = _loaded[folder]
-    loaded.users -= 1
-    if not loaded.users:
-        del _loaded[folder]
+    return [*(each.name for each in fitting(model, mark)), NGRAM]
 
 
 class Model:
@@ -155,7 +102,7 @@ class Model:
         profile_key: where what rounds cost is kept, once `localspec profile` has measured it.
     """
 
-    def __init__(self, name: str, folder: Path, loaded: _Loaded, chosen: Chosen) -> None:
+    def __init__(self, name: str, folder: Path, loaded: SharedTarget, chosen: Chosen) -> None:
         self.name = name
         self.folder = folder
         self.drafter = chosen.name
@@ -165,10 +112,10 @@ class Model:
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = chosen.drafter
-        self.profile_key = profile_key(chosen, folder)
+        self.profile_key = profile_key(chosen, fingerprint(folder))
         self._experience = first_experience(chosen, self.profile_key)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
-        self._finalizer = weakref.finalize(self, _worker.post, lambda: _release(folder))
+        self._finalizer = weakref.finalize(self, worker.post, lambda: release(folder))
 
     @property
     def context_length(self) -> int:
@@ -315,7 +262,7 @@ class Model:
         grammar: Grammar | None = None,
         logprobs: int | None = None,
         on_prefill: Progress | None = None,
-        remember: bool = False,
+        asked: Asked | None = None,
     ) -> TextStream:
         """Start a generation from token ids.
 
@@ -325,7 +272,7 @@ class Model:
             stop_ids: tokens that end it besides the model's own.
             grammar: from `grammar`, for this generation alone.
             logprobs: report log-probabilities, with so many alternatives.
-            remember: a user's own prompt, for their history if it is on.
+            asked: what a user wrote, for their history if it is on.
         """
         if any(not text for text in stop):
             raise UsageError("stop must not be an empty text")
@@ -340,11 +287,10 @@ class Model:
             logprobs=logprobs,
             kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self.drafter == AUTO else "",
         )
-        if remember and history.is_on():
-            text = self.decode(prompt)
+        if asked is not None and history.is_on():
             settings = {name: getattr(sampling, name) for name in history.SETTINGS}
-            history.add(history.Entry(self.name, kind_of(text), text, settings))
-        events = _worker.generate(
+            history.add(history.Entry(self.name, kind_of(asked.text), asked, settings))
+        events = worker.generate(
             lambda: Generation(self._target, self._bound, request, self._prefixes, self._experience)
         )
         return TextStream(self, events, stop, on_prefill)
@@ -357,7 +303,7 @@ class Model:
         """
         opens, closes = self.dialect.think_ids if wanted.after_thoughts else ((), ())
         return Grammar(
-            self._grammar_tokenizer(),
+            self._loaded.grammar_tokenizer(self._stop_ids),
             wanted.text,
             opens=opens[0] if len(opens) == 1 else None,
             closes=closes,
@@ -366,47 +312,28 @@ class Model:
 
     def mark(self, text: str) -> str:
         """A mark's terminal in a grammar: the special token that it is, or its text."""
-        tokenizer = self._grammar_tokenizer()
+        tokenizer = self._loaded.grammar_tokenizer(self._stop_ids)
         ids = tokenizer.tokenize_str(text, parse_special=True)
         if len(ids) == 1 and tokenizer.is_special_token(ids[0]):
             return f"<[{ids[0]}]>"
         return json.dumps(text, ensure_ascii=False)
-
-    def _grammar_tokenizer(self) -> Any:
-        """llguidance's view of the tokenizer; made once, since it takes a second."""
-        from llguidance.hf import from_tokenizer
-
-        with self._loaded.encoding:
-            if self._loaded.grammar_tokenizer is None:
-                self._loaded.grammar_tokenizer = from_tokenizer(
-                    self._tokenizer._tokenizer,
-                    n_vocab=self._target.vocab_size,
-                    eos_token=sorted(self._stop_ids),
-                )
-        return self._loaded.grammar_tokenizer
 
     @property
     def stop_ids(self) -> frozenset[int]:
         """Tokens that end the text."""
         return self._stop_ids
 
-    @property
-    def profiled_costs(self) -> CostTable | None:
-        """What `localspec profile` measured for this model; None: nothing yet."""
-        profile = profiles.read(self.profile_key)
-        return None if profile is None else cost_table(profile)
-
     def measure(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         """Run `function(target, drafter, ...)` on the engine thread, as `localspec.lab` needs it."""
-        return _worker.call(lambda: function(self._target, self._bound, *args, **options))
+        return worker.call(lambda: function(self._target, self._bound, *args, **options))
 
     def footprint(self) -> Footprint:
         """What a generation of this model will take in memory."""
-        return _worker.call(footprint, self._target, self._bound)
+        return worker.call(footprint, self._target, self._bound)
 
     def shrink_prefixes(self, max_bytes: int) -> None:
         """Make room in memory: forget conversations, soon, until they take no more than that."""
-        _worker.post(lambda: self._prefixes.shrink(max_bytes))
+        worker.post(lambda: self._prefixes.shrink(max_bytes))
 
     def generate(self, prompt: str | Sequence[Message], **options: Any) -> Result:
         """Generate text.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localspec import catalog
+from localspec.folders import cache_dir
 
 _VERSION = 1
 
@@ -34,7 +34,7 @@ class ProfileKey:
     def path(self) -> Path:
         whole = repr((_VERSION, self.chip, self.device, self.mlx, self.target, self.drafter))
         name = hashlib.sha256(whole.encode()).hexdigest()[:24]
-        return catalog.cache_dir() / "profiles" / f"{name}.json"
+        return cache_dir() / "profiles" / f"{name}.json"
 
 
 def read(key: ProfileKey) -> dict[str, Any] | None:

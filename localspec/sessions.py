@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import threading
 import time
@@ -18,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from localspec.errors import LocalspecError
+from localspec.folders import data_dir
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -107,10 +105,8 @@ class Session:
 
 
 def default_path() -> Path:
-    """The user's database: in the platform's data folder, or the folder that LOCALSPEC_DATA names."""
-    chosen = os.environ.get("LOCALSPEC_DATA")
-    folder = Path(chosen).expanduser() if chosen else Path(platformdirs.user_data_dir("localspec"))
-    return folder / "sessions.db"
+    """The user's database."""
+    return data_dir() / "sessions.db"
 
 
 class Sessions:

@@ -19,12 +19,13 @@ from localspec.model import Model, load
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of the tests' own, shared by their processes; nothing of the user's is touched."""
+    """Cache and data of the tests' own, shared by their processes; nothing of the user's is touched."""
     base = tmp_path_factory.getbasetemp()
     # Under xdist every worker has a folder of its own inside the common one.
     folder = (base.parent if base.name.startswith("popen-") else base) / "localspec-cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCALSPEC_CACHE", str(folder))
+        patch.setenv("LOCALSPEC_DATA", str(folder.with_name("localspec-data")))
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield folder
 

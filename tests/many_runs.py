@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from localspec.engine import generation
+from localspec.engine import drafting, generation
 from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.sampling import Uniforms
@@ -168,7 +168,9 @@ def _next_read(
 
     with pytest.MonkeyPatch.context() as patch:
         # Where a round of drafts is read, and where a plain step begins to be.
-        patch.setattr(generation, "np", _Unreadable(np, "array", known))
+        reads = _Unreadable(np, "array", known)
+        patch.setattr(generation, "np", reads)
+        patch.setattr(drafting, "np", reads)
         patch.setattr(generation, "mx", _Unreadable(mx, "async_eval"))
         read = np.array(mx.vmap(values)(numbers))
     is_outcome = bool(np.issubdtype(read.dtype, np.integer))

@@ -9,7 +9,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.acceptance import Verdict, accept_sampled
+from localspec.engine.sampling import SamplingParams, sample
 from localspec.engine.target import Output
 from localspec.models.drafter import Draw, Proposal, TargetView
 
@@ -120,6 +121,15 @@ class TableDrafter:
             q=mx.stack(known, axis=1) if known else None,
             confidence=mx.stack(confidences, axis=1) if self._confident else None,
         )
+
+
+def accept_without_subtracting(
+    drafts: mx.array, q: mx.array, p: mx.array, accept_u: mx.array, token_u: mx.array
+) -> Verdict:
+    """A planted mistake: what takes a fallen draft's place is drawn from p, not from what q leaves."""
+    num_accepted, _ = accept_sampled(drafts, q, p, accept_u, token_u)
+    row = mx.take_along_axis(p, num_accepted[:, None, None], axis=1)[:, 0]
+    return Verdict(num_accepted, sample(row, token_u))
 
 
 def exact_law(

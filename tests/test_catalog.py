@@ -15,7 +15,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from localspec import catalog
+from localspec import catalog, folders
 from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
 
 
@@ -73,9 +73,9 @@ def message(name: str, kind: type[LocalspecError] = ModelNotFound) -> str:
 def test_the_cache_is_the_users_unless_a_variable_says_otherwise(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert catalog.cache_dir() == cache
+    assert folders.cache_dir() == cache
     monkeypatch.delenv("LOCALSPEC_CACHE")
-    assert catalog.cache_dir().name == "localspec"
+    assert folders.cache_dir().name == "localspec"
 
 
 def test_importing_the_catalog_imports_no_mlx() -> None:

@@ -14,8 +14,9 @@ from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.model import Model, _worker
+from localspec.model import Model
 from localspec.models.drafter import Drafter
+from localspec.targets import worker
 
 # So few tokens that drafters who know nothing are now and then right.
 VOCAB = 12
@@ -64,7 +65,7 @@ def plain(target: Target) -> list[int]:
 def answer(smollm2: Model) -> tuple[list[int], list[int]]:
     """A prompt for the default model, and that with twelve tokens by plain decoding."""
     prompt = smollm2.encode("Why is the sky blue?")
-    tokens = _worker.call(run, smollm2._target, None, Request(prompt, 12)).tokens
+    tokens = worker.call(run, smollm2._target, None, Request(prompt, 12)).tokens
     return prompt, tokens
 
 
@@ -80,7 +81,7 @@ def test_greedy_text_is_the_plain_text_on_the_default_model(
         unhelped = run(target, drafter, Request(prompt, 3, width=3))
         return unhelped, run(target, Helped(drafter, tokens), Request(prompt, 12, width=3))
 
-    unhelped, helped = _worker.call(texts)
+    unhelped, helped = worker.call(texts)
     assert unhelped.stats.proposed >= 3
     assert unhelped.tokens == tokens[: len(unhelped.tokens)]
     assert helped.tokens == tokens

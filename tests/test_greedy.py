@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from localspec.lab.greedy import NEAR_TIE, PROMPTS, compare
-from localspec.model import Model, _worker
+from localspec.model import Model
+from localspec.targets import worker
 
 
 def test_greedy_ids_are_mlx_lms_plain_and_drafted(smollm2: Model) -> None:
     """Drafted ids may differ only where the two best logits are nearly tied, which is counted."""
     found = [
-        _worker.call(compare, smollm2._target, smollm2.encode(text), 32) for text in PROMPTS[:4]
+        worker.call(compare, smollm2._target, smollm2.encode(text), 32) for text in PROMPTS[:4]
     ]
     assert all(one.plain_is_mlx_lms for one in found)
     assert sum(one.accepted for one in found) > 10, "the n-gram drafter must have been at work"

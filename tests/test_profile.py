@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 from families import make_model
 from random_drafters import random_drafter
+from test_models_drafters import random_tensors
 from test_train_run import tiny  # noqa: F401
 from typer.testing import CliRunner
 
 import localspec
 from localspec import profiles
 from localspec.cli import app
+from localspec.drafter_catalog import InstalledDrafter
 from localspec.engine.costs import cost_table
+from localspec.engine.loading import load_target
 from localspec.engine.target import Target
 from localspec.lab.profile import measure
+from localspec.models.load import save
 from localspec.models.ngram import NgramDrafter
 
 TEXT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -68,7 +72,7 @@ def test_the_command_keeps_what_it_measured_and_generation_uses_it(
     options = ["profile", "-m", str(tiny), "-d", "ngram", "--depth", "8", "--seconds", "1"]
     done = CliRunner().invoke(app, [*options, "--positions", "40", "--json"])
     assert done.exit_code == 0, done.output
-    report: dict[str, Any] = json.loads(done.stdout)
+    (report,) = json.loads(done.stdout)["profiles"]
     assert report["noise"]["1"]["positions"] == 40
     model = localspec.load(str(tiny), drafter="ngram")
     kept = profiles.read(model.profile_key)
@@ -83,6 +87,28 @@ def test_the_command_keeps_what_it_measured_and_generation_uses_it(
     assert "context of 8 tokens" in done.stdout
     assert "of the memory's speed" in done.stdout
     assert "█" in done.stdout
+
+
+def test_auto_profiles_what_it_chooses_among_and_uses_it(
+    tiny: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    made: Any = random_drafter("dflash", load_target(tiny), seed=1)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    save(made.config, random_tensors(made.config, 1), folder)
+    found = [InstalledDrafter(str(folder), "dflash", folder)]
+    monkeypatch.setattr("localspec.engine.drafters.bundled_drafters", lambda mark: found)
+    options = ["profile", "-m", str(tiny), "--depth", "8", "--seconds", "1", "--json"]
+    done = CliRunner().invoke(app, options)
+    assert done.exit_code == 0, done.output
+    reports: list[dict[str, Any]] = json.loads(done.stdout)["profiles"]
+    assert [report["drafter"] for report in reports] == [str(folder), "ngram"]
+    auto: Any = localspec.load(str(tiny), drafter="auto")._bound
+    for report in reports:
+        assert auto.experience(report["drafter"]).costs.table == cost_table(report)
 
 
 def test_a_broken_file_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

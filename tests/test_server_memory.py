@@ -11,9 +11,9 @@ import mlx.core as mx
 from ordeals import abort, answers, fetch, kill_a_client, leave, overfill, send_malformed, user
 from serving import serving, wait_until
 
-import localspec.model
 from localspec.backend import ModelEngine
 from localspec.model import Model
+from localspec.targets import worker
 
 PROGRAM = Path(__file__).parent / "fake_server.py"
 
@@ -64,7 +64,7 @@ def test_clients_that_leave_the_real_model_leave_no_arrays(smollm2: Model) -> No
 
     def in_use() -> int:
         smollm2.shrink_prefixes(0)
-        return int(localspec.model._worker.call(mx.get_active_memory))
+        return int(worker.call(mx.get_active_memory))
 
     with serving(engine) as url:
         asked = {**user("Count to a thousand."), "stream": True}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.costs import Costs, CostTable
+from localspec.engine.drawing import Drawing
 from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
 
 MOST = 8
@@ -28,7 +29,7 @@ class Machine:
         tokens, seconds = 0, 0.0
         for _ in range(rounds):
             was_plain = policy.plain_next
-            width = policy.choose(MOST, self.depth, "greedy")
+            width = policy.choose(MOST, self.depth, greedy=True)
             confidences, chances = text(self.rng)
             kept, draft_s = 0, 0.0
             if width:
@@ -62,7 +63,8 @@ def varied(rng: np.random.Generator) -> tuple[list[float], list[float]]:
 
 def best_fixed(text: Text, rounds: int = 1500, **machine: float) -> float:
     return max(
-        Machine(**machine).speed(FixedWidth(width), text, rounds) for width in range(MOST + 1)
+        Machine(**machine).speed(FixedWidth(width, Drawing()), text, rounds)
+        for width in range(MOST + 1)
     )
 
 
@@ -141,16 +143,16 @@ def test_a_measured_table_is_used_from_the_first_round() -> None:
     shallow = AdaptiveWidth(Experience(Costs(table)))
     deep = AdaptiveWidth(Experience(Costs(table)))
     for policy, depth in ((shallow, 0), (deep, 1000)):
-        while policy.choose(MOST, depth, "greedy") == 0:
+        while policy.choose(MOST, depth, greedy=True) == 0:
             policy.learn(Outcome(0, [], 0, None, 1.0, True))
     assert shallow.cut([0.9] * MOST, certain=True) == MOST
-    assert deep.choose(MOST, 1000, "greedy") <= 1
+    assert deep.choose(MOST, 1000, greedy=True) <= 1
 
 
 def test_a_sampled_decision_looks_at_what_precedes_it_alone() -> None:
     policy = AdaptiveWidth(Experience())
     Machine().run(policy, varied, 300)
-    while policy.choose(MOST, 100, "greedy") == 0:
+    while policy.choose(MOST, 100, greedy=True) == 0:
         policy.learn(Outcome(0, [], 0, None, 1.0, True))
     rng = np.random.default_rng(1)
     for _ in range(200):
@@ -164,8 +166,8 @@ def test_a_sampled_decision_looks_at_what_precedes_it_alone() -> None:
 def test_limits_are_kept() -> None:
     policy = AdaptiveWidth(Experience())
     for limit in (0, 1, 2, 8) * 20:
-        width = policy.choose(limit, 10, "greedy")
+        width = policy.choose(limit, 10, greedy=True)
         assert 0 <= width <= limit
         kept = policy.cut([0.5] * width, certain=True) if width else 0
         policy.learn(Outcome(width, [0.5] * kept, kept, 0.1, 1.0))
-    assert FixedWidth(5).choose(3, 10, "greedy") == 3
+    assert FixedWidth(5, Drawing()).choose(3, 10, greedy=True) == 3

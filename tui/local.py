@@ -13,6 +13,7 @@ from localspec.engine.machine import memory_in_use
 from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import LocalspecError
+from localspec.history import asked
 from localspec.provenance import fingerprint
 from localspec.stream import Piece
 from localspec.text.answer import Delta
@@ -160,7 +161,7 @@ class LocalReply:
             seed=settings.seed,
             width=settings.width,
             on_prefill=on_reading,
-            remember=remember,
+            asked=asked(messages) if remember else None,
         )
 
     def cancel(self) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
+from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
 
@@ -21,9 +23,7 @@ ALL = "all"
 
 
 def compare(
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
-    ] = "smollm2-135m",
+    model: options.Model = DEFAULT_MODEL,
     drafter: Annotated[
         list[str] | None,
         typer.Option("-d", "--drafter", help="A drafter, or all; may be repeated. Default: all."),
@@ -39,7 +39,7 @@ def compare(
     limit: Annotated[
         int | None, typer.Option(help="Only so many prompts, the kinds in turns.", min=1)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Also write a page with plots.")] = None,
 ) -> None:
     """Send the same prompts through plain decoding and every drafter, in turns, and name the fastest."""
@@ -88,7 +88,10 @@ def _prompts(source: str | None, model: str) -> list[LabPrompt]:
     if source is None:
         return bundled()
     if source == HISTORY:
-        return [LabPrompt(entry.prompt, entry.kind, raw=True) for entry in history.entries(model)]
+        return [
+            LabPrompt(entry.asked.text, entry.kind, entry.asked.raw)
+            for entry in history.entries(model)
+        ]
     return read(Path(source).expanduser())
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
+from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
 
@@ -18,12 +20,8 @@ _BAR = 40
 
 
 def profile(
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
-    ] = "smollm2-135m",
-    drafter: Annotated[
-        str, typer.Option("-d", "--drafter", help="auto, ngram, or a drafter's name or folder.")
-    ] = "auto",
+    model: options.Model = DEFAULT_MODEL,
+    drafter: options.Drafter = "auto",
     depth: Annotated[
         list[int] | None,
         typer.Option(help="A context depth to measure at; may be repeated.", min=1),
@@ -34,33 +32,40 @@ def profile(
             help="Where to compare passes, at every width; default: as time allows.", min=32
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long it may take.", min=1)] = 45.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seconds: Annotated[
+        float, typer.Option(help="How long it may take, all drafters together.", min=1)
+    ] = 45.0,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Measure what rounds cost by width and context depth, and keep it for generation to use."""
+    """Measure what rounds cost by width and depth, for generation to use; with auto, of all that fit."""
     from localspec import profiles
     from localspec.lab.profile import measure
     from localspec.lab.prompts import bundled
-    from localspec.model import load
+    from localspec.model import fitting_drafters, load
 
     status = Status(sys.stderr)
-    loaded = load(model, drafter=drafter, notify=status.say)
-    text = [token for prompt in bundled() for token in loaded.encode(prompt.text)]
-    measured = loaded.measure(
-        measure,
-        text,
-        budget_s=seconds,
-        depths=sorted(set(depth)) if depth else None,
-        positions=positions,
-        say=status.say,
-    )
-    path = profiles.write(loaded.profile_key, measured.as_dict())
+    names = fitting_drafters(model) if drafter == "auto" else [drafter]
+    reports = []
+    for name in names:
+        loaded = load(model, drafter=name, notify=status.say)
+        if len(names) > 1:
+            status.say(f"{name}:")
+        text = [token for prompt in bundled() for token in loaded.encode(prompt.text)]
+        measured = loaded.measure(
+            measure,
+            text,
+            budget_s=seconds / len(names),
+            depths=sorted(set(depth)) if depth else None,
+            positions=positions,
+            say=status.say,
+        )
+        path = profiles.write(loaded.profile_key, measured.as_dict())
+        reports.append({"drafter": name, "kept_in": str(path), **measured.as_dict()})
+        if not as_json:
+            write("\n".join(_report(loaded.name, name, measured)))
+            write(f"\nkept in {path}\n")
     if as_json:
-        about = {"model": loaded.name, "drafter": loaded.drafter, "kept_in": str(path)}
-        write(json.dumps({**about, **measured.as_dict()}))
-        return
-    write("\n".join(_report(loaded.name, loaded.drafter, measured)))
-    write(f"\nkept in {path}")
+        write(json.dumps({"model": model, "profiles": reports}))
 
 
 def _report(model: str, drafter: str, profile: Profile) -> list[str]:
@@ -83,6 +88,8 @@ def _report(model: str, drafter: str, profile: Profile) -> list[str]:
             f"  width {width:<3} logits differ by up to {noise.largest:.2g}; the best token agrees at "
             f"{noise.agreeing} of {noise.positions} positions{margins}"
         )
+        if not noise.is_rounding:
+            lines.append(f"  that is WRONG: rounding explains up to {noise.rounding:.2g}")
     return lines
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
+from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
 
@@ -18,12 +20,8 @@ if TYPE_CHECKING:
 
 
 def verify(
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
-    ] = "smollm2-135m",
-    drafter: Annotated[
-        str, typer.Option("-d", "--drafter", help="auto, ngram, or a drafter's name or folder.")
-    ] = "auto",
+    model: options.Model = DEFAULT_MODEL,
+    drafter: options.Drafter = "auto",
     prompts: Annotated[int, typer.Option(help="Prompts for the greedy part.", min=1)] = 8,
     tokens: Annotated[int, typer.Option(help="Tokens of each text.", min=2)] = 64,
     samples: Annotated[int, typer.Option(help="Tokens to sample; 0: none.", min=0)] = 2000,
@@ -36,7 +34,7 @@ def verify(
     frequency_penalty: Annotated[float, typer.Option(help="As for generate.")] = 0.0,
     width: Annotated[str, typer.Option(help="Drafts a round verifies, or auto.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the sampled part.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Prove that a drafter changes nothing: greedy texts, and the law of sampled ones; else exit 1."""
     from localspec.cli.generate import parse_width
@@ -130,10 +128,18 @@ def _report(
         f"with and without drafts; {greedy.accepted} drafts were accepted.",
     ]
     for each in greedy.divergences:
+        where = f"  text {each.prompt + 1} parts at token {each.position + 1}: "
+        if each.plain is None or each.drafted is None:
+            lines.append(f"{where}one of the two ends there: NOT rounding")
+            continue
         word = "rounding" if each.excused else "NOT rounding"
         lines.append(
-            f"  text {each.prompt + 1} parts at token {each.position + 1}: the two best logits are "
-            f"{each.margin:.2g} apart there, rounding here is up to {greedy.noise:.2g}: {word}"
+            f"{where}the two best logits are {each.margin:.2g} apart there, wide passes are off by up "
+            f"to {greedy.noise:.2g}: {word}"
+        )
+    if greedy.noise > greedy.rounding:
+        lines.append(
+            f"  wide passes are wrong: rounding explains differences up to {greedy.rounding:.2g} here"
         )
     if sampled is not None:
         lines += [

@@ -6,34 +6,27 @@ another drafter can take over at the cost of its own prefill, without the target
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from localspec.engine.bandit import Bandit, Beliefs
-from localspec.engine.drawing import Way
-from localspec.engine.width import AdaptiveWidth, Experience, Outcome
+from localspec.engine.drawing import Drawing, Way
+from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
 from localspec.errors import CheckpointRefused, DrafterMismatch
 from localspec.models.drafter import Drafter, Draw, Pace, Proposal, StoppingDrafter, TargetView
 
 _SEGMENT = 48
 """Rounds after which another arm may take over within an answer."""
 _PLAIN_SEGMENT = 64
+_PLAIN = "none"
 _MOST_PIECES = 64
 _CHUNK = 512
 
 MakeDrafter = Callable[[], tuple[Drafter, Experience]]
-
-
-@dataclass(slots=True)
-class _Arm:
-    """A drafter in memory with what is known of it."""
-
-    drafter: Drafter
-    experience: Experience
 
 
 @dataclass(slots=True)
@@ -76,8 +69,8 @@ class AutoState:
             columns = mx.array([self.layers.index(layer) for layer in layers])
             copy._taps = [self._record()[:, :position][:, :, columns]]
         for name, player in self._players.items():
-            arm = self._auto.arm(name)
-            if arm is None or player.observed < position or not arm.drafter.tap_layers:
+            drafter = self._auto.drafter(name)
+            if drafter is None or player.observed < position or not drafter.tap_layers:
                 continue
             if player.state.can_fork(position):
                 copy._players[name] = _Player(player.state.fork(position), position)
@@ -122,7 +115,7 @@ class Auto:
     """A choice of drafters as one; see `localspec.models.drafter.Drafter`.
 
     Args:
-        free: drafters that take no memory, by name.
+        free: drafters that take no memory, by name, with what is known of each.
         loaders: for the others, by name, the one to prefer first; they are loaded when they play.
         notify: told of drafters that cannot be used.
         most: drafters of `loaders` in memory at a time.
@@ -130,16 +123,16 @@ class Auto:
 
     def __init__(
         self,
-        free: dict[str, Drafter],
-        loaders: dict[str, MakeDrafter],
+        free: Mapping[str, tuple[Drafter, Experience]],
+        loaders: Mapping[str, MakeDrafter],
         notify: Callable[[str], None] | None = None,
         most: int = 2,
     ) -> None:
         self._notify = notify
         self._most = most
         self._loaders = dict(loaders)
-        self._experiences: dict[str, Experience] = {}
-        self._arms = {name: _Arm(drafter, Experience()) for name, drafter in free.items()}
+        self._drafters = {name: drafter for name, (drafter, _) in free.items()}
+        self._experiences = {name: experience for name, (_, experience) in free.items()}
         self._seated: list[str] = []
         # The ones to prefer are tried first.
         guesses = {name: 1.6 - 0.02 * place for place, name in enumerate(loaders)}
@@ -151,46 +144,75 @@ class Auto:
         )
         for name in list(loaders)[:most]:
             self._seat(name)
+        self._first: str | None = next(iter(self._seated), next(iter(self._drafters), None))
 
     @property
     def tap_layers(self) -> tuple[int, ...]:
         """All that the drafters in memory read."""
-        every = {layer for arm in self._arms.values() for layer in arm.drafter.tap_layers}
+        every = {layer for drafter in self._drafters.values() for layer in drafter.tap_layers}
         return tuple(sorted(every))
 
     @property
     def max_width(self) -> int:
-        return max(arm.drafter.max_width for arm in self._arms.values())
+        return max(drafter.max_width for drafter in self._drafters.values())
 
     @property
     def names(self) -> list[str]:
         """Of the arms in memory."""
-        return list(self._arms)
+        return list(self._drafters)
 
-    def arm(self, name: str) -> _Arm | None:
-        return self._arms.get(name)
+    def drafter(self, name: str | None) -> Drafter | None:
+        """An arm, if it is in memory."""
+        return None if name is None else self._drafters.get(name)
+
+    def experience(self, name: str) -> Experience:
+        """What is known of an arm that was ever in memory."""
+        return self._experiences[name]
+
+    def playable(self, state: AutoState) -> list[str]:
+        """Arms that can play in a conversation: in memory, and nothing that they read is missing."""
+        kept = set(state.layers)
+        return [name for name, each in self._drafters.items() if kept.issuperset(each.tap_layers)]
 
     def bind(self, target: TargetView) -> None:
         """Nothing: its drafters come bound."""
 
-    def prepare(self, kind: str) -> str | None:
-        """Choose the arm for a new answer, and load it if need be; None: plain decoding."""
-        name = self.bandit.choose(kind)
-        while name is not None and name not in self._arms:
+    def prepare(self, kind: str, *, plain: bool = True) -> str | None:
+        """Choose the arm of a new answer, and load it if need be; new states begin with it.
+
+        Args:
+            plain: plain decoding may be chosen.
+
+        Returns:
+            Its name; None: plain decoding.
+        """
+        name = self.bandit.choose(kind, plain=plain)
+        while name is not None and name not in self._drafters:
             self._seat(name)
-            if name not in self._arms:
-                name = self.bandit.choose(kind)
+            if name not in self._drafters:
+                name = self.bandit.choose(kind, plain=plain)
+        self._first = name
         return name
 
+    def begin(self, state: AutoState, kind: str, width: int | None) -> WidthPolicy:
+        """The policy of an answer that was prepared; its arm reads the prompt.
+
+        Args:
+            width: drafts a round, if they are fixed; then one arm plays to the end.
+        """
+        state.active = name = self._first
+        if width is None:
+            return AutoWidth(self, state, kind, name)
+        drawing = Drawing() if name is None else self._experiences[name].drawing
+        return FixedWidth(width, drawing, name or _PLAIN)
+
     def new_state(self) -> AutoState:
-        first = next(iter(self._seated), next(iter(self._arms)))
-        return AutoState(self, self.tap_layers, first)
+        # Whoever asks for a state without preparing an answer wants to see drafts.
+        return AutoState(self, self.tap_layers, self._first or next(iter(self._drafters), None))
 
     def observe(self, state: AutoState, next_tokens: mx.array, taps: mx.array | None) -> None:
-        state.append([int(token) for token in np.array(next_tokens[0])], taps)
-        arm = None if state.active is None else self._arms.get(state.active)
-        if arm is not None and state.active is not None:
-            state.player(state.active, arm.drafter)
+        state.append(np.array(next_tokens)[0].tolist(), taps)
+        self._playing(state)
 
     def propose(
         self, state: AutoState, anchor: mx.array, width: int, draw: Draw
@@ -214,10 +236,11 @@ class Auto:
         return drafter.propose(inner, anchor, width, draw)
 
     def _playing(self, state: AutoState) -> tuple[Drafter, Any] | None:
-        arm = None if state.active is None else self._arms.get(state.active)
-        if arm is None or state.active is None:
+        """The arm that plays and its state, up to date."""
+        if state.active is None or state.active not in self.playable(state):
             return None
-        return arm.drafter, state.player(state.active, arm.drafter)
+        drafter = self._drafters[state.active]
+        return drafter, state.player(state.active, drafter)
 
     def _seat(self, name: str) -> None:
         """Load a drafter in the place of the one that gave least; if it cannot be, forget it."""
@@ -231,110 +254,119 @@ class Auto:
         if len(self._seated) == self._most:
             worst = min(self._seated, key=lambda each: self.bandit.arms[each].rate(""))
             self._seated.remove(worst)
-            self._experiences[worst] = self._arms.pop(worst).experience
-        experience = self._experiences.get(name) or self._acquainted(first)
-        self._arms[name] = _Arm(drafter, experience)
+            del self._drafters[worst]
+        if name not in self._experiences:
+            self._experiences[name] = self._acquainted(first)
+        self._drafters[name] = drafter
         self._seated.append(name)
 
     def _acquainted(self, experience: Experience) -> Experience:
         """What other arms have learnt of the target, a new one need not find out."""
-        for arm in self._arms.values():
-            if arm.experience.parking is not None:
-                experience.costs = experience.costs.beside(arm.experience.costs)
+        for known in self._experiences.values():
+            if known.parking is not None:
+                experience.costs = experience.costs.beside(known.costs)
                 break
         return experience
 
 
-@dataclass
 class AutoWidth:
     """The width policy of one answer on `auto`: that of the arm that plays.
 
     Args:
         auto: the arms.
-        state: gives the conversation's state.
+        state: the conversation's.
         kind: of text.
-        playing: the arm that begins; None: plain decoding.
+        arm: the one that begins; None: plain decoding.
     """
-
-    auto: Auto
-    state: Callable[[], AutoState]
-    kind: str
-    playing: str | None
-    _policies: dict[str, AdaptiveWidth] = field(default_factory=dict)
-    _rounds: int = 0
-    _plain_left: int = 0
-    _depth: int = 0
-    parked: bool = False
 
     reads_confidence = True
 
+    def __init__(self, auto: Auto, state: AutoState, kind: str, arm: str | None) -> None:
+        self._auto, self._state, self._kind, self._arm = auto, state, kind, arm
+        self._policies: dict[str, AdaptiveWidth] = {}
+        self._rounds = 0
+        """Since an arm was chosen."""
+        self._plain_left = _PLAIN_SEGMENT if arm is None else 0
+        self._depth = 0
+        self.parked = False
+
+    @property
+    def playing(self) -> str:
+        return self._arm or _PLAIN
+
     @property
     def plain_next(self) -> bool:
-        policy = self._policy()
-        return self._plain_left > 0 if policy is None else policy.plain_next
+        # A step may be under way because of this, so it holds even if the arm leaves memory meanwhile.
+        if self._policy is None:
+            return self._plain_left > 0
+        return self._policy.plain_next and self._rounds < _SEGMENT
 
-    def choose(self, limit: int, depth: int, way: Way) -> int:
+    @property
+    def way(self) -> Way:
+        return "greedy" if self._policy is None else self._policy.way
+
+    @property
+    def drawing(self) -> Drawing:
+        assert self._arm is not None
+        return self._auto.experience(self._arm).drawing
+
+    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
         self._depth = depth
         if not self.plain_next:
             self._choose_arm()
-        self.state().active = self.playing
-        policy = self._policy()
+        self._state.active = self._arm
+        self._rounds += 1
+        policy = self._policy
         if policy is None:
             self._plain_left -= 1
             self.parked = True
             return 0
-        arm = self.auto.arm(self.playing or "")
-        assert arm is not None
-        width = policy.choose(min(limit, arm.drafter.max_width), depth, way)
+        drafter = self._auto.drafter(self._arm)
+        most = limit if drafter is None else min(limit, drafter.max_width)
+        width = policy.choose(most, depth, greedy=greedy)
         self.parked = policy.parked
         return width
 
     def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
-        policy = self._policy()
-        assert policy is not None
-        return policy.cut(confidences, certain=certain)
+        assert self._policy is not None
+        return self._policy.cut(confidences, certain=certain)
 
     def wants(self, confidences: Sequence[float | None]) -> bool:
-        policy = self._policy()
-        assert policy is not None
-        return policy.wants(confidences)
+        assert self._policy is not None
+        return self._policy.wants(confidences)
 
     def wants_more(self, confidences: Sequence[float | None]) -> bool:
-        policy = self._policy()
-        assert policy is not None
-        return policy.wants_more(confidences)
+        assert self._policy is not None
+        return self._policy.wants_more(confidences)
 
     def learn(self, outcome: Outcome) -> None:
-        policy, arm = self._policy(), self.auto.arm(self.playing or "")
-        self._rounds += 1
-        if policy is None or arm is None or self.playing is None:
+        policy = self._policy
+        if policy is None or self._arm is None:
             return
         policy.learn(outcome)
-        plain = arm.experience.costs.plain(self._depth)
+        plain = self._auto.experience(self._arm).costs.plain(self._depth)
         seconds = (outcome.draft_s or 0.0) + outcome.rest_s
         # One slow round (another program) shall not condemn an arm.
         steps = min(seconds / plain, 3.0 * (1 + len(outcome.confidences)))
         if policy.parked:
             steps = 1.0
-        self.auto.bandit.learn(self.playing, self.kind, outcome.num_accepted + 1, steps)
+        self._auto.bandit.learn(self._arm, self._kind, outcome.num_accepted + 1, steps)
 
     def _choose_arm(self) -> None:
-        if self.playing is None:
-            if self._plain_left <= 0 and self._rounds:
-                self.playing = self.auto.bandit.choose(self.kind)
-                self._plain_left = _PLAIN_SEGMENT
-            elif not self._rounds:
-                self._plain_left = _PLAIN_SEGMENT
-        elif self._rounds and self._rounds % _SEGMENT == 0:
-            self.playing = self.auto.bandit.choose(self.kind, playing=self.playing)
-        if self.playing is not None and self.auto.arm(self.playing) is None:
-            # Not in memory; an answer under way loads nothing.
-            self.playing = next(iter(self.auto.names))
+        """Now and then, among those that can take over at once: an answer under way loads nothing."""
+        playable = self._auto.playable(self._state)
+        plays = self._arm in playable
+        if plays and self._rounds < _SEGMENT:
+            return
+        now = self._arm if plays else None
+        self._arm = self._auto.bandit.choose(self._kind, playable, playing=now)
+        self._plain_left = _PLAIN_SEGMENT if self._arm is None else 0
+        self._rounds = 0
 
+    @property
     def _policy(self) -> AdaptiveWidth | None:
-        arm = None if self.playing is None else self.auto.arm(self.playing)
-        if arm is None or self.playing is None:
+        if self._arm is None:
             return None
-        if self.playing not in self._policies:
-            self._policies[self.playing] = AdaptiveWidth(arm.experience)
-        return self._policies[self.playing]
+        if self._arm not in self._policies:
+            self._policies[self._arm] = AdaptiveWidth(self._auto.experience(self._arm))
+        return self._policies[self._arm]

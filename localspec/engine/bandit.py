@@ -8,6 +8,7 @@ no longer. Old evidence fades. Plain decoding's rate is 1 by definition and is n
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PLAIN_RATE = 1.0
@@ -15,11 +16,11 @@ _LEAN = 25.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
 _PRIOR = 4.0
 """Plain steps that the first guess weighs."""
-_BOUND = 0.45
+_BOUND = 0.5
 """Of the upper bound, over one plain step; it narrows with the root of the steps."""
 _FADE = 0.9995
 """Each plain step of evidence leaves this of what was before."""
-_EVIDENCE_FADE = 0.3
+_EVIDENCE_FADE = 0.05
 """Evidence of other kinds counts so much for how sure an estimate is."""
 _MARGIN = 0.1
 """A switch within an answer must promise so much more, for it costs a prefill."""
@@ -79,19 +80,31 @@ class Bandit:
 
     arms: dict[str, Beliefs]
 
-    def choose(self, kind: str, playing: str | None = None) -> str | None:
+    def choose(
+        self,
+        kind: str,
+        among: Sequence[str] | None = None,
+        *,
+        playing: str | None = None,
+        plain: bool = True,
+    ) -> str | None:
         """The arm to play; None: plain decoding.
 
         Args:
+            among: arms that can be had now; None: all.
             playing: the arm that plays now, in the middle of an answer: another must be better by more
                 than its prefill may cost, and is not merely tried.
+            plain: plain decoding may be chosen.
         """
+        names = list(self.arms) if among is None else list(among)
         if playing is not None:
             now = self.arms[playing].rate(kind)
-            best = max(self.arms, key=lambda name: self.arms[name].rate(kind))
+            best = max(names, key=lambda name: self.arms[name].rate(kind))
             return best if self.arms[best].rate(kind) > now + _MARGIN else playing
-        best = max(self.arms, key=lambda name: self.arms[name].bound(kind))
-        return best if self.arms[best].bound(kind) > PLAIN_RATE else None
+        if not names:
+            return None
+        best = max(names, key=lambda name: self.arms[name].bound(kind))
+        return None if plain and self.arms[best].bound(kind) <= PLAIN_RATE else best
 
     def learn(self, name: str, kind: str, tokens: float, steps: float) -> None:
         """Take in what an arm gave."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _FOLLOW = 0.15
@@ -40,7 +40,7 @@ class CostTable:
     verify: tuple[tuple[float, ...], ...]
     plain: tuple[float, ...]
 
-    def draft_at(self, width: int, depth: int) -> float:
+    def draft_at(self, width: float, depth: int) -> float:
         return _between(
             self.depths, [_between(self.widths, row, width) for row in self.draft], depth
         )
@@ -140,8 +140,20 @@ class Costs:
     _verify: _Curve = field(default_factory=_Curve)
 
     def beside(self, other: Costs) -> Costs:
-        """For another drafter on the same target: what plain steps and passes cost is known."""
-        return Costs(self.table, other._scale, self._draft, copy.deepcopy(other._verify))
+        """For another drafter on the same target: what plain steps and passes cost is known.
+
+        What was measured for the drafter itself stays; a guess takes all but drafting from the other.
+        """
+        if self.table is not GUESS:
+            return self
+        theirs = other.table
+        draft = tuple(
+            tuple(GUESS.draft_at(width, depth) * plain for width in theirs.widths)
+            for depth, plain in zip(theirs.depths, theirs.plain, strict=True)
+        )
+        return Costs(
+            replace(theirs, draft=draft), other._scale, _verify=copy.deepcopy(other._verify)
+        )
 
     def draft(self, width: int, depth: int) -> float:
         """Seconds to draft so many tokens."""
@@ -186,7 +198,7 @@ class Costs:
             self._scale += _FOLLOW * (min(scale, _OUTLIER * self._scale) - self._scale)
 
 
-def _between(places: Sequence[int], values: Sequence[float], at: int) -> float:
+def _between(places: Sequence[int], values: Sequence[float], at: float) -> float:
     """On the straight lines between points; level before the first, sloping on after the last."""
     if len(places) == 1 or at <= places[0]:
         return values[0]

@@ -18,7 +18,7 @@ from localspec.drafter_catalog import (
     resolve_drafter,
 )
 from localspec.engine.auto import Auto, MakeDrafter
-from localspec.engine.costs import Costs, cost_table
+from localspec.engine.costs import Costs, CostTable, cost_table
 from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
@@ -83,48 +83,66 @@ def make_drafter(
         if notify and mark is not None and its not in (None, mark):
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
         return Chosen(name, drafter, files)
-    bundled = [] if mark is None else bundled_drafters(mark)
     loaders = {
-        found.name: _loader(found, target, facts, folder, notify)
-        for found in [*bundled, *installed_drafters(model)]
+        found.name: _loader(found, target, facts, mark, notify) for found in fitting(model, mark)
     }
-    auto = Auto({NGRAM: NgramDrafter()}, loaders, notify)
-    return Chosen(AUTO, auto) if auto.names != [NGRAM] else Chosen(NGRAM, NgramDrafter())
+    ngram = Chosen(NGRAM, NgramDrafter())
+    auto = Auto({NGRAM: (NgramDrafter(), _experience(ngram, mark))}, loaders, notify)
+    return Chosen(AUTO, auto) if auto.names != [NGRAM] else ngram
+
+
+def fitting(model: str, mark: str | None) -> list[InstalledDrafter]:
+    """Drafters of a target that are here, bundled or installed; the one to prefer first.
+
+    Args:
+        model: the target's name.
+        mark: its fingerprint; None: it has no files.
+    """
+    return [*([] if mark is None else bundled_drafters(mark)), *installed_drafters(model)]
 
 
 def _loader(
     found: InstalledDrafter,
     target: Target,
     facts: TargetFacts,
-    folder: Path | None,
+    mark: str | None,
     notify: Callable[[str], None] | None,
 ) -> MakeDrafter:
     def make() -> tuple[Drafter, Experience]:
         files = import_once(found.path, found.name, target=facts, notify=notify)
         chosen = Chosen(found.name, _bound(files, target), files)
         assert chosen.drafter is not None
-        if folder is None:
-            return chosen.drafter, Experience()
-        return chosen.drafter, first_experience(chosen, profile_key(chosen, folder))
+        return chosen.drafter, _experience(chosen, mark)
 
     return make
 
 
-def profile_key(chosen: Chosen, target: Path) -> ProfileKey:
-    """What a profile of this drafter and target is kept by."""
+def _experience(chosen: Chosen, mark: str | None) -> Experience:
+    """Of an arm of `auto`; targets without files are those of tests."""
+    return Experience() if mark is None else first_experience(chosen, profile_key(chosen, mark))
+
+
+def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
+    """What a profile of this drafter is kept by, on the target of a fingerprint."""
     machine = describe()
     drafter = chosen.name if chosen.folder is None else fingerprint(chosen.folder)
-    return ProfileKey(machine.chip, machine.device, machine.mlx, fingerprint(target), drafter)
+    return ProfileKey(machine.chip, machine.device, machine.mlx, mark, drafter)
 
 
 def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
     """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
     claimed = None if chosen.folder is None else claimed_acceptance(chosen.folder)
     experience = Experience() if claimed is None else Experience(acceptance=claimed)
-    profile = profiles.read(key)
-    if profile is not None:
-        experience.costs = Costs(cost_table(profile))
+    costs = measured_costs(key)
+    if costs is not None:
+        experience.costs = Costs(costs)
     return experience
+
+
+def measured_costs(key: ProfileKey) -> CostTable | None:
+    """What `localspec profile` measured; None: nothing yet."""
+    profile = profiles.read(key)
+    return None if profile is None else cost_table(profile)
 
 
 def _bound(folder: Path, target: Target) -> Drafter:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
-from localspec.engine.auto import Auto, AutoWidth
-from localspec.engine.drawing import Way, chances
+from localspec.engine.auto import Auto
+from localspec.engine.drafting import Drafted, ids, make_drafts
+from localspec.engine.drawing import chances
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
 from localspec.engine.logprobs import token_logprobs
@@ -35,7 +36,7 @@ from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
 from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
 from localspec.errors import ContextOverflow
-from localspec.models.drafter import Drafter, Proposal, StoppingDrafter
+from localspec.models.drafter import Drafter, Proposal
 
 PREFILL_CHUNK = 512
 SHARED_CHUNK = 128
@@ -55,43 +56,6 @@ class _Step:
 
     token: mx.array
     output: Output
-
-
-@dataclass(slots=True)
-class _Drafted:
-    """A round's drafting.
-
-    Attributes:
-        proposal: what to verify; None: a plain step.
-        confidences: of its drafts.
-        num_drafted: drafts that were computed.
-        seconds: how long it took; None: nothing was read, so it is not told from the rest.
-    """
-
-    proposal: Proposal | None = None
-    confidences: list[float | None] = field(default_factory=list)
-    num_drafted: int = 0
-    seconds: float | None = None
-
-
-@dataclass(slots=True)
-class _Reader:
-    """A chain's pace: reads each confidence and asks the policy."""
-
-    policy: WidthPolicy
-    confidences: list[float | None] = field(default_factory=list)
-    num_computed: int = 0
-
-    def wants(self, confidence: mx.array) -> bool:
-        self.num_computed += 1
-        read = [*self.confidences, float(np.array(confidence)[0])]
-        if not self.policy.wants(read):
-            return False
-        self.confidences = read
-        return True
-
-    def wants_more(self) -> bool:
-        return self.policy.wants_more(self.confidences)
 
 
 class Generation:
@@ -136,17 +100,21 @@ class Generation:
         self._prefixes = prefixes
         self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
-        arm = drafter.prepare(request.kind) if isinstance(drafter, Auto) else None
+        auto = drafter if isinstance(drafter, Auto) else None
+        if auto is not None:
+            auto.prepare(request.kind, plain=request.width is None)
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
         self._begin()
-        self._experience = experience or Experience()
-        self._way: Way = "greedy"
-        self._width: WidthPolicy = FixedWidth(request.width or 0)
-        if isinstance(drafter, Auto) and request.width is None:
-            self._width = AutoWidth(drafter, lambda: self._state, request.kind, arm)
+        experience = experience or Experience()
+        self._width: WidthPolicy
+        if auto is not None:
+            assert self._state is not None
+            self._width = auto.begin(self._state, request.kind, request.width)
         elif request.width is None and drafter is not None:
-            self._width = AdaptiveWidth(self._experience)
+            self._width = AdaptiveWidth(experience)
+        else:
+            self._width = FixedWidth(request.width or 0, experience.drawing)
         self._unobserved: list[tuple[int, mx.array | None]] = []
         self._asked = 0  # drafts asked for in this round
         self._next: _Step | None = None
@@ -284,64 +252,26 @@ class Generation:
             return None
         return token_logprobs(logits[0, : len(committed)], committed, num_top)
 
-    def _draft(self, begun: float) -> _Drafted:
+    def _draft(self, begun: float) -> Drafted:
         """As many drafts as the policy wants to see verified."""
         if self._drafter is None:
-            return _Drafted()
+            return Drafted()
         # A round commits one token more than it accepts drafts.
         limit = min(self._drafter.max_width, self._remaining - 1)
-        if not self._greedy:
-            self._way = self._experience.drawing.choose()
-        width = self._asked = self._width.choose(limit, len(self.tokens), self._way)
+        width = self._asked = self._width.choose(limit, len(self.tokens), greedy=self._greedy)
         if width == 0:
-            return _Drafted()
+            return Drafted()
         self._catch_up()
-        pace = _Reader(self._width) if self._width.reads_confidence else None
-        proposal, num_drafted = self._propose(self._drafter, width, pace)
-        if proposal is not None and self._request.grammar is not None:
-            proposal = self._lawful(proposal)
-        if proposal is None:
-            return _Drafted(None, [], num_drafted, time.perf_counter() - begun)
-        confidences: list[float | None] = [None] * proposal.width
-        if pace is None:
-            return _Drafted(proposal, confidences, num_drafted)
-        if pace.num_computed:
-            confidences = pace.confidences[: proposal.width]
-        elif proposal.confidence is not None:
-            confidences = np.array(proposal.confidence[0]).tolist()
-        told = proposal.confidence is not None
-        seconds = time.perf_counter() - begun if told else None
-        if not pace.num_computed:
-            kept = self._width.cut(confidences, certain=proposal.q is None)
-            confidences = confidences[:kept]
-        narrowed = _narrowed(proposal, len(confidences)) if confidences else None
-        return _Drafted(narrowed, confidences, num_drafted, seconds)
-
-    def _propose(
-        self, drafter: Drafter, width: int, pace: _Reader | None
-    ) -> tuple[Proposal | None, int]:
-        """A proposal, and how many drafts were computed for it."""
-        anchor = self._anchor()
-        if pace is not None and isinstance(drafter, StoppingDrafter):
-            proposal = drafter.propose_while(self._state, anchor, width, self._draw, pace)
-            if pace.num_computed:
-                return proposal, pace.num_computed
-        else:
-            proposal = drafter.propose(self._state, anchor, width, self._draw)
-        return proposal, 0 if proposal is None else proposal.width
-
-    def _lawful(self, proposal: Proposal) -> Proposal | None:
-        """Cut a proposal at the first draft that the grammar forbids.
-
-        A draft that was drawn must stay to be rejected: leaving it out when it is forbidden, and only
-        then, would make what takes its place too likely.
-        """
-        assert self._request.grammar is not None
-        legal = self._request.grammar.num_legal(_ids(proposal.tokens))
-        width = min(legal + (proposal.q is not None), proposal.width)
-        if width == proposal.width:
-            return proposal
-        return _narrowed(proposal, width) if width else None
+        return make_drafts(
+            self._drafter,
+            self._state,
+            self._anchor(),
+            width,
+            self._draw,
+            self._width,
+            self._request.grammar,
+            begun,
+        )
 
     def _speculate(self, proposal: Proposal) -> tuple[int, list[int]]:
         drafts = proposal.tokens
@@ -356,7 +286,7 @@ class Generation:
         num_accepted, token, *drafted = (int(x) for x in np.array(mx.concatenate(parts)))
         if odds is not None:
             sampled, argmax = drafted[proposal.width :]
-            self._experience.drawing.learn(sampled / _FIXED_POINT, argmax / _FIXED_POINT)
+            self._width.drawing.learn(sampled / _FIXED_POINT, argmax / _FIXED_POINT)
         committed = self._until_stop([*drafted[:num_accepted], token])
         self._target.rollback(self._cache, to=len(committed))
         self._history.commit(mx.array(committed))
@@ -384,7 +314,7 @@ class Generation:
         logits = self._history.penalise(logits, drafts)
         if self._request.grammar is None:
             return logits
-        return restrict(logits, self._request.grammar.masks([] if drafts is None else _ids(drafts)))
+        return restrict(logits, self._request.grammar.masks([] if drafts is None else ids(drafts)))
 
     def _choose(self, logits: mx.array, position: int) -> mx.array:
         """The target's token at each row of penalised logits [1, n, V] -> [1, n] int32."""
@@ -439,7 +369,7 @@ class Generation:
         return mx.array([self.tokens[-1]], dtype=mx.int32)
 
     def _draw(self, logits: mx.array) -> tuple[mx.array, mx.array | None]:
-        if self._way != "sampled":
+        if self._width.way != "sampled":
             return mx.argmax(logits, axis=-1).astype(mx.int32), None
         q = self._request.sampling.distribution(logits)
         uniform = self._uniforms.at("draft", self._num_draws, q.size // q.shape[-1])
@@ -454,7 +384,7 @@ class Generation:
         return committed
 
     def _commit(
-        self, drafted: _Drafted, num_accepted: int, committed: list[int], now: float
+        self, drafted: Drafted, num_accepted: int, committed: list[int], now: float
     ) -> None:
         if not self.stats.generated_tokens:
             self.stats.time_to_first_token_s = now - self._started
@@ -466,7 +396,7 @@ class Generation:
             num_drafted=drafted.num_drafted,
             parked=self._width.parked,
             draft_s=drafted.seconds or 0.0,
-            arm=self._width.playing or "none" if isinstance(self._width, AutoWidth) else None,
+            arm=self._width.playing,
         )
         assert self._prefilled is not None
         self.stats.decode_s = now - self._prefilled
@@ -474,18 +404,3 @@ class Generation:
         if self.stats.generated_tokens // _CLEAR_EVERY != before:
             # As mlx-lm does: buffers of ever new sizes would pile up.
             mx.clear_cache()
-
-
-def _ids(tokens: mx.array) -> list[int]:
-    """Drafts [1, w] on the host."""
-    return [int(token) for token in np.array(tokens[0])]
-
-
-def _narrowed(proposal: Proposal, width: int) -> Proposal:
-    """The first `width` drafts."""
-    q, confidence = proposal.q, proposal.confidence
-    return Proposal(
-        proposal.tokens[:, :width],
-        None if q is None else q[:, :width],
-        None if confidence is None else confidence[:, :width],
-    )

@@ -7,12 +7,14 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import mlx.core as mx
 
-from localspec import _blas, catalog
+from localspec import _blas
+from localspec.folders import cache_dir
 
 _SMALL_MEMORY = 6e9
 
@@ -56,7 +58,7 @@ def describe() -> Machine:
         mlx=version("mlx"),
         mlx_lm=version("mlx-lm"),
         python=platform.python_version(),
-        cache_folder=str(catalog.cache_dir()),
+        cache_folder=str(cache_dir()),
     )
 
 
@@ -88,6 +90,7 @@ def memory_in_use() -> int:
     return mx.get_active_memory()
 
 
+@cache
 def _chip() -> str:
     if sys.platform == "darwin":
         command = ["sysctl", "-n", "machdep.cpu.brand_string"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
 from mlx_lm.models.cache import ArraysCache, ChunkedKVCache, RotatingKVCache
 
+from localspec.engine.auto import Auto
 from localspec.engine.machine import memory
 from localspec.engine.rollback import leaves
 from localspec.engine.target import Target
@@ -55,6 +58,16 @@ def footprint(target: Target, drafter: Drafter | None) -> Footprint:
             else:
                 per_token += size
     return Footprint(per_token, tuple(windows), fixed)
+
+
+def weights(target: Target, drafter: Drafter | None) -> int:
+    """Bytes of the weights of a target with a drafter."""
+    drafters = [drafter]
+    if isinstance(drafter, Auto):
+        drafters = [drafter.drafter(name) for name in drafter.names]
+    modules = [each for each in drafters if isinstance(each, nn.Module)]
+    flat: list[dict[str, mx.array]] = [dict(tree_flatten(each.parameters())) for each in modules]
+    return target.nbytes + sum(array.nbytes for each in flat for array in each.values())
 
 
 def room() -> int:

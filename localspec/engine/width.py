@@ -71,12 +71,27 @@ class WidthPolicy(Protocol):
         """Whether the round just chosen is a plain step because drafting does not pay."""
         ...
 
-    def choose(self, limit: int, depth: int, way: Way) -> int:
+    @property
+    def playing(self) -> str | None:
+        """Of several drafters, the one that has the round just chosen; None: there is but one."""
+        ...
+
+    @property
+    def way(self) -> Way:
+        """How the drafts of the round just chosen are made."""
+        ...
+
+    @property
+    def drawing(self) -> Drawing:
+        """What decides that, for the drafter of the round just chosen."""
+        ...
+
+    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
         """Drafts to ask for in the next round, 0..limit; 0 is a plain step.
 
         Args:
             depth: of the context.
-            way: how the drafts will be made.
+            greedy: the temperature is 0.
         """
         ...
 
@@ -102,16 +117,25 @@ class WidthPolicy(Protocol):
 
 
 class FixedWidth:
-    """Always the same width."""
+    """Always the same width.
+
+    Args:
+        drawing: how drafts at a temperature are best made.
+        playing: of several drafters, the one that has all rounds.
+    """
 
     reads_confidence = False
     plain_next = False
     parked = False
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, drawing: Drawing, playing: str | None = None) -> None:
         self._width = width
+        self.drawing = drawing
+        self.playing = playing
+        self.way: Way = "greedy"
 
-    def choose(self, limit: int, depth: int, way: Way) -> int:
+    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
+        self.way = "greedy" if greedy else self.drawing.choose()
         return min(self._width, limit)
 
     def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
@@ -173,9 +197,12 @@ class AdaptiveWidth:
     """
 
     reads_confidence = True
+    playing = None
 
     def __init__(self, experience: Experience) -> None:
         self._known = experience
+        self.drawing = experience.drawing
+        self.way: Way = "greedy"
         self._calibration = experience.calibration("greedy")
         if experience.parking is None:
             # A few plain steps to measure what drafting has to beat.
@@ -196,9 +223,10 @@ class AdaptiveWidth:
     def plain_next(self) -> bool:
         return self._parking.steps_left > 0
 
-    def choose(self, limit: int, depth: int, way: Way) -> int:
+    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
         self._depth, self._limit, self._chances = depth, limit, []
-        self._calibration = self._known.calibration(way)
+        self.way = "greedy" if greedy else self.drawing.choose()
+        self._calibration = self._known.calibration(self.way)
         self._probing = self._exploring = self.parked = False
         if limit == 0:
             return 0

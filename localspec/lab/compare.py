@@ -1,6 +1,6 @@
 """Drafters side by side on the same prompts, in turns: what each gives, by kind of prompt.
 
-The one way to measure whole generations; `localspec compare` and the benchmarks stand on it.
+`localspec compare` stands on it, and the benchmarks that set drafters or widths side by side.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Runner(Protocol):
         """Generate one answer, and its figures."""
         ...
 
-    def peak(self) -> int:
-        """Most bytes of memory since the last time."""
+    @property
+    def memory(self) -> int:
+        """Bytes that the last run took at most, and those of the weights that it used."""
         ...
 
     @property
@@ -61,7 +62,7 @@ class Figures:
     Attributes:
         speeds: tokens a second of each prompt.
         predicted_s: seconds that the profile's costs give for the same rounds; None: no profile.
-        memory: most bytes at once.
+        memory: most bytes of a run and its weights.
     """
 
     tokens: int = 0
@@ -204,11 +205,9 @@ def compare(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             runner = runners[name]
-            runner.peak()
             stats = runner.run(prompt, settings, number, settings.widths.get(name))
-            memory = runner.peak()
             for kind in (prompt.kind, OVERALL):
-                figures[kind][name].add(stats, runner.costs, memory)
+                figures[kind][name].add(stats, runner.costs, runner.memory)
         progress(number + 1, len(prompts))
     return Comparison(settings, [*kinds, OVERALL], names, figures)
 
@@ -234,12 +233,7 @@ def predicted_seconds(stats: Stats, costs: CostTable) -> float:
     asked = stats.rounds - stats.parked
     drafting = 0.0
     if stats.drafted and asked:
-        mean = stats.drafted / asked
-        low = int(mean)
-        share = mean - low
-        drafting = asked * (
-            (1 - share) * costs.draft_at(low, depth) + share * costs.draft_at(low + 1, depth)
-        )
+        drafting = asked * costs.draft_at(stats.drafted / asked, depth)
     plain = stats.parked if stats.drafted else stats.rounds
     rounds = sum(
         (count - (plain if width == 0 else 0)) * costs.verify_at(width, depth)

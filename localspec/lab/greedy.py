@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
-import numpy as np
 from mlx_lm.generate import generate_step
 
-from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.target import Target
+from localspec.lab.verify import decode, margin_at, parting
 from localspec.models.ngram import NgramDrafter
 
 PROMPTS = (
@@ -61,30 +60,14 @@ class Comparison:
 
 def compare(target: Target, prompt: Sequence[int], num_tokens: int) -> Comparison:
     """Decode exactly `num_tokens`, whatever they are; on the engine thread if there is one."""
-    plain = _decode(target, prompt, num_tokens, None).tokens
+    request = Request(prompt, num_tokens, width=_WIDTH)
+    plain = decode(target, None, request).tokens
     steps = generate_step(mx.array(list(prompt)), target.model, max_tokens=num_tokens)
     theirs = [*prompt, *(int(token) for token, _ in steps)]
-    drafted = _decode(target, prompt, num_tokens, NgramDrafter())
-    pairs = enumerate(zip(drafted.tokens, plain, strict=True))
-    parting = next((index for index, (ours, its) in pairs if ours != its), None)
+    drafted = decode(target, NgramDrafter(), request)
+    at = parting(plain, drafted.tokens)
     return Comparison(
         plain_is_mlx_lms=plain == theirs,
         accepted=drafted.stats.accepted,
-        margin=None if parting is None else _margin(target, plain[:parting]),
+        margin=None if at is None else margin_at(target, plain, at),
     )
-
-
-def _decode(
-    target: Target, prompt: Sequence[int], num_tokens: int, drafter: NgramDrafter | None
-) -> Generation:
-    generation = Generation(target, drafter, Request(prompt, num_tokens, width=_WIDTH))
-    for _ in generation.run():
-        pass
-    return generation
-
-
-def _margin(target: Target, tokens: list[int]) -> float:
-    """How far apart the two best logits lie after the tokens."""
-    logits = target.forward(mx.array([tokens]), target.new_cache(), rows=1).logits
-    second, best = sorted(np.array(logits[0, -1].astype(mx.float32)).tolist())[-2:]
-    return float(best - second)

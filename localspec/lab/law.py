@@ -23,8 +23,8 @@ LOTS = 8
 ALARM = 1e-4
 """A p-value below this is a failure; chance alone gives it once in ten thousand tests."""
 _FEWEST = 5.0
-_CERTAINTY = 3.29 + 1.64
-"""Standard deviations: noticed at one in a thousand, missed one time in twenty."""
+_POWER = 0.95
+"""Of what is said to be noticed, so much is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Check:
         samples: tokens that were looked at.
         statistic, degrees: of the chi-square.
         p_value: how often chance alone deviates as much.
-        noticeable: the smallest share of probability moved to or from the likeliest tokens that this
-            many samples would have shown almost surely.
+        noticeable: the smallest share of probability moved to or from the likeliest tokens that so many
+            samples make a failure, nineteen times in twenty.
     """
 
     samples: int
@@ -149,14 +149,26 @@ def _check(draws: Draws, groups: Ints) -> Check:
         at = groups == group
         value, count = _chi_square(draws.seen[at], draws.promised[at])
         statistic, degrees = statistic + value, degrees + count
+    used = groups >= 0
+    size = int(used.sum())
+    if not degrees:
+        return Check(size, statistic, degrees, 1.0, 1.0)
     from scipy.stats import chi2
 
-    p_value = float(chi2.sf(statistic, degrees)) if degrees else 1.0
-    used = groups >= 0
+    p_value = float(chi2.sf(statistic, degrees))
     first = draws.promised[used, 0]
     spread = float(np.sqrt((first * (1 - first)).sum()))
-    size = int(used.sum())
-    return Check(size, statistic, degrees, p_value, _CERTAINTY * spread / max(1, size))
+    return Check(size, statistic, degrees, p_value, min(1.0, _deviations(degrees) * spread / size))
+
+
+def _deviations(degrees: int) -> float:
+    """How many standard deviations a shift must be for the chi-square to fail with `_POWER`."""
+    from scipy.optimize import brentq
+    from scipy.stats import chi2, ncx2
+
+    limit = chi2.isf(ALARM, degrees)
+    missing = brentq(lambda shift: ncx2.sf(limit, degrees, shift**2) - _POWER, 1e-3, 1e3)
+    return float(missing)
 
 
 def _chi_square(seen: Ints, promised: Floats) -> tuple[float, int]:

@@ -17,6 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from localspec.engine.acceptance import accept_certain
+from localspec.engine.generation import PREFILL_CHUNK
 from localspec.engine.target import Target, TargetCache
 from localspec.lab import noise
 from localspec.models.drafter import Drafter
@@ -24,7 +25,6 @@ from localspec.models.drafter import Drafter
 Say = Callable[[str], None]
 
 DEPTHS = (64, 512, 2048, 8192)
-_PREFILL_CHUNK = 512
 _PREFILL_SHARE = 0.25
 _ROUNDS_SHARE = 0.45
 _NOISE_SHARE = 0.3
@@ -210,8 +210,8 @@ class _Rounds:
         self._taps = drafter.tap_layers if drafter else ()
         self._state: Any = drafter.new_state() if drafter else None
         self._text = text
-        for start in range(0, len(text) - 1, _PREFILL_CHUNK):
-            end = min(start + _PREFILL_CHUNK, len(text) - 1)
+        for start in range(0, len(text) - 1, PREFILL_CHUNK):
+            end = min(start + PREFILL_CHUNK, len(text) - 1)
             output = target.forward(
                 mx.array([text[start:end]]), self.cache, taps=self._taps, rows=1
             )

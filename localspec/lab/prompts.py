@@ -17,7 +17,7 @@ class LabPrompt:
     """A prompt's text and its kind: code, math, chat or editing, or what the user calls it.
 
     Attributes:
-        raw: the text has been through the chat template already.
+        raw: it goes without the chat template.
     """
 
     text: str

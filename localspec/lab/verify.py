@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import mlx.core as mx
 import numpy as np
@@ -48,15 +49,15 @@ class Divergence:
     Attributes:
         prompt: its number, from 0.
         position: tokens generated before.
-        plain, drafted: the two tokens.
+        plain, drafted: the two tokens; None: the text had ended.
         margin: between the target's two best logits there, decoding one by one.
         excused: no more than rounding explains.
     """
 
     prompt: int
     position: int
-    plain: int
-    drafted: int
+    plain: int | None
+    drafted: int | None
     margin: float
     excused: bool
 
@@ -68,7 +69,9 @@ class GreedyProof:
     Attributes:
         prompts, identical, tokens: texts compared, those that are equal, tokens in them.
         accepted: drafts that stood.
-        noise: the largest difference between a logit of a wide pass and of one-token decoding.
+        noise: the largest difference between a logit of a wide pass and of one-token decoding, in
+            texts that part.
+        rounding: the most of it that rounding explains.
     """
 
     prompts: int = 0
@@ -76,6 +79,7 @@ class GreedyProof:
     tokens: int = 0
     accepted: int = 0
     noise: float = 0.0
+    rounding: float = 0.0
     divergences: list[Divergence] = field(default_factory=list)
 
     @property
@@ -126,30 +130,33 @@ def prove_greedy(
     texts, partings = [], []
     for number, prompt in enumerate(prompts):
         request = Request(prompt, num_tokens, stop_ids=stop_ids, width=width)
-        plain = _run(target, None, request, None)
-        drafted = _run(target, drafter, request, experience)
+        plain = decode(target, None, request)
+        drafted = decode(target, drafter, request, experience)
         proof.prompts += 1
         proof.tokens += plain.stats.generated_tokens
         proof.accepted += drafted.stats.accepted
         texts.append(plain.tokens)
-        parting = _parting(plain.tokens, drafted.tokens)
-        if parting is None:
+        at = parting(plain.tokens, drafted.tokens)
+        if at is None:
             proof.identical += 1
         else:
-            partings.append((number, parting, drafted.tokens[parting]))
+            partings.append((number, at, drafted.tokens))
         progress(number + 1, len(prompts))
     if partings:
         most = width or (drafter.max_width if drafter else 1)
         widths = sorted({1, min(4, most), most})
         noise = measure(target, [texts[number] for number, _, _ in partings], widths)
         proof.noise = max(each.largest for each in noise.values())
-    for number, at, token in partings:
+        proof.rounding = min(each.rounding for each in noise.values())
+    for number, at, drafted_text in partings:
         text = texts[number]
-        gap = _margin_at(target, text, at)
-        # Each of the two logits may be off by the noise.
-        excused = gap <= 2 * proof.noise
+        gap = margin_at(target, text, at)
+        one, other = _token(text, at), _token(drafted_text, at)
+        # Each of the two logits may be off by the noise, as long as that is no more than rounding.
+        near = gap <= 2 * proof.noise and proof.noise <= proof.rounding
+        excused = near and one is not None and other is not None
         position = at - len(prompts[number])
-        proof.divergences.append(Divergence(number, position, text[at], token, gap, excused))
+        proof.divergences.append(Divergence(number, position, one, other, gap, excused))
     return proof
 
 
@@ -205,21 +212,30 @@ def prove_sampled(
     )
 
 
-def _run(
-    target: Target, drafter: Drafter | None, request: Request, experience: Experience | None
+def decode(
+    target: Target,
+    drafter: Drafter | None,
+    request: Request,
+    experience: Experience | None = None,
 ) -> Generation:
+    """A whole generation, through the loop that answers users."""
     generation = Generation(target, drafter, request, experience=experience)
     for _ in generation.run():
         pass
     return generation
 
 
-def _parting(left: list[int], right: list[int]) -> int | None:
-    pairs = enumerate(zip(left, right, strict=False))
+def parting(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """Where two texts part; one that ends earlier parts there. None: they are the same."""
+    pairs = enumerate(zip_longest(left, right))
     return next((at for at, (one, other) in pairs if one != other), None)
 
 
-def _margin_at(target: Target, text: list[int], at: int) -> float:
+def _token(text: list[int], at: int) -> int | None:
+    return text[at] if at < len(text) else None
+
+
+def margin_at(target: Target, text: list[int], at: int) -> float:
     """Between the two best logits for the token at a place."""
     cache = target.new_cache()
     if at > 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.errors import UsageError
+from localspec.history import asked
 from localspec.server.engine import Engine, Job, Sampling
 from localspec.server.errors import bad, overflow
 from localspec.server.fields import SamplingFields
@@ -184,7 +185,8 @@ def chat_ask(
         most_calls=most_calls,
         harmony=dialect.harmony,
     )
-    job = replace(job, prompt=prompt, thinking=thinking, grammar=grammar)
+    said = asked(messages)
+    job = replace(job, prompt=prompt, thinking=thinking, grammar=grammar, asked=said)
     return fitting(engine, Ask(job, format, param))
 
 

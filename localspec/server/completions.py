@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from localspec.errors import UsageError
+from localspec.history import Asked
 from localspec.server.asks import Ask, base_job, fitting
 from localspec.server.chat import LEAST_LOGPROB, Choice, bias_of, new_id, stops_of, usage
 from localspec.server.engine import Engine, Job
@@ -82,7 +83,7 @@ def _as_text(prompt: Any, engine: Engine) -> str:
 def _with_prompt(job: Job, prompt: Any, request: CompletionRequest, engine: Engine) -> Job:
     if isinstance(prompt, str):
         if not request.suffix:
-            return replace(job, prompt=engine.encode_text(prompt))
+            return replace(job, prompt=engine.encode_text(prompt), asked=Asked(prompt, raw=True))
         try:
             return replace(job, prompt=engine.encode_middle(prompt, request.suffix), fills=True)
         except UsageError as error:

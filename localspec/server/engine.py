@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from localspec.history import Asked
 from localspec.text.dialect import Dialect
 
 
@@ -38,6 +39,7 @@ class Job:
         thinking: the prompt has opened the model's thoughts.
         fills: the prompt asks for the middle of a text, so that fill-in tokens end it.
         logprobs: alternatives to report with each token; None: nothing.
+        asked: what the user wrote, for their history if it is on.
     """
 
     prompt: tuple[int, ...]
@@ -51,6 +53,7 @@ class Job:
     thinking: bool = False
     fills: bool = False
     logprobs: int | None = None
+    asked: Asked | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from localspec import catalog
 from localspec.engine.loading import load_target
 from localspec.engine.target import Target
 from localspec.errors import TrainingError
+from localspec.folders import cache_dir
 from localspec.models.config import Architecture
 from localspec.provenance import fingerprint
 from localspec.sessions import default_path
@@ -168,7 +169,7 @@ def _corpus_folder(plan: Plan, mark: str) -> Path:
         # Chats grow, and the corpus with them.
         named = source in (SELF, CHATS)
         digest.update(source.encode() if named else Path(source).read_bytes())
-    return catalog.cache_dir() / "corpora" / digest.hexdigest()[:16]
+    return cache_dir() / "corpora" / digest.hexdigest()[:16]
 
 
 def _split(rollouts: Sequence[Rollout], writer: ChatWriter) -> tuple[list[int], list[HeldOut]]:

@@ -1,0 +1,99 @@
+"""What is known of one drafter's rounds, told to another; and what cards and rounds say of drafts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from localspec.engine.costs import GUESS, Costs, CostTable
+from localspec.engine.drawing import Drawing, chances
+from localspec.provenance import TRAINING_FILE, claimed_acceptance
+
+MEASURED = CostTable(
+    depths=(0, 1000),
+    widths=(0, 1, 4),
+    draft=((0.0, 0.01, 0.02), (0.0, 0.02, 0.04)),
+    verify=((0.05, 0.06, 0.08), (0.06, 0.08, 0.14)),
+    plain=(0.048, 0.058),
+)
+
+
+def test_tables_are_read_between_their_points() -> None:
+    assert MEASURED.verify_at(4, 500) == pytest.approx(0.11)
+    assert MEASURED.draft_at(2.5, 0) == pytest.approx(0.015)
+    # Beyond the last width the slope goes on; before the first depth it is level.
+    assert MEASURED.verify_at(7, 0) == pytest.approx(0.10)
+    assert MEASURED.plain_at(-5) == MEASURED.plain_at(0)
+
+
+def test_a_guess_takes_over_what_rounds_cost_with_another_drafter() -> None:
+    known = Costs(MEASURED)
+    for _ in range(20):
+        # The machine is half as fast as when it was measured, wide passes a third.
+        known.learn_verify(0, 0, 0.1)
+        known.learn_verify(4, 0, 0.24)
+    fresh = Costs().beside(known)
+    for width in range(5):
+        for depth in (0, 700):
+            assert fresh.verify(width, depth) == pytest.approx(known.verify(width, depth))
+    assert fresh.plain(0) == pytest.approx(known.plain(0))
+    # Drafting is guessed, in the time of a plain step.
+    guess = GUESS.draft_at(2, 0) / GUESS.plain_at(0)
+    assert fresh.draft(2, 0) / fresh.plain(0) == pytest.approx(guess, rel=0.2)
+    before = known.verify(4, 0)
+    fresh.learn_verify(4, 0, 1.0)
+    assert known.verify(4, 0) == before
+
+
+def test_what_was_measured_for_a_drafter_is_kept_beside_another() -> None:
+    learnt = Costs()
+    for _ in range(20):
+        learnt.learn_verify(0, 0, 0.2)
+    own = Costs(MEASURED).beside(learnt)
+    assert own.table is MEASURED
+    assert own.verify(4, 0) == pytest.approx(0.08)
+    assert own.plain(1000) == pytest.approx(0.058)
+
+
+def test_the_chances_of_drawn_and_certain_drafts_are_by_definition() -> None:
+    p = mx.array([[[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]]])
+    q = mx.array([[[0.2, 0.7, 0.1]]])
+    assert np.array(chances(p, q)) == pytest.approx([0.2 + 0.3 + 0.1, 0.3])
+
+
+def test_drafts_are_made_the_way_that_stands_more_often_and_the_figures_stay_new() -> None:
+    drawing = Drawing()
+
+    def choices(sampled: float, argmax: float, rounds: int) -> list[str]:
+        ways = []
+        for _ in range(rounds):
+            ways.append(str(drawing.choose()))
+            if ways[-1] == "sampled":
+                drawing.learn(sampled, argmax)
+        return ways
+
+    assert choices(0.5, 0.7, 8) == ["sampled"] * 8
+    assert (drawing.sampled, drawing.argmax) == pytest.approx((0.5, 0.7))
+    assert choices(0.5, 0.7, 64).count("sampled") == 2
+    # What has changed is noticed by the drawn rounds now and then.
+    choices(0.7, 0.5, 3000)
+    assert set(choices(0.7, 0.5, 40)) == {"sampled"}
+
+
+def test_a_card_claims_the_chance_that_gives_its_accepted_length(tmp_path: Path) -> None:
+    def claimed(text: str) -> float | None:
+        (tmp_path / TRAINING_FILE).write_text(text)
+        return claimed_acceptance(tmp_path)
+
+    assert claimed_acceptance(tmp_path) is None
+    length = 1 + 0.6 + 0.6**2 + 0.6**3
+    card = {"accepted_length": length, "width": 3}
+    assert claimed(json.dumps(card)) == pytest.approx(0.6, abs=1e-6)
+    assert claimed(json.dumps(card | {"accepted_length": 1.0})) == 0.05
+    assert claimed(json.dumps(card | {"accepted_length": 9.0})) == 0.95
+    assert claimed("{}") is None
+    assert claimed("no JSON") is None
