@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from localspec.engine.grammar import Grammar
 from localspec.engine.memory import Footprint, footprint
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
 from localspec.history import Asked
 from localspec.provenance import fingerprint
 from localspec.stream import Progress, Result, TextStream
@@ -89,6 +89,19 @@ def fitting_drafters(model: str) -> list[str]:
     """Names of the drafters that a model has here, bundled, installed, and n-gram."""
     mark = fingerprint(catalog.resolve_model(model))
     return [*(each.name for each in fitting(model, mark)), NGRAM]
+
+
+def load_usable(
+    model: str, drafters: Iterable[str], notify: Callable[[str], None]
+) -> Iterator[tuple[str, Model]]:
+    """The model with one drafter after the other; of those that cannot be used `notify` is told why."""
+    for name in drafters:
+        try:
+            loaded = load(model, drafter=name, notify=notify)
+        except LocalspecError as error:
+            notify(f"{name} is installed, but cannot be used: {error}")
+            continue
+        yield name, loaded
 
 
 class Model:

@@ -37,6 +37,7 @@ from localspec.lab.compare import Comparison, Settings, compare, predicted_secon
 from localspec.lab.page import page
 from localspec.lab.prompts import LabPrompt, bundled, read, spread
 from localspec.measuring import ModelRunner
+from localspec.model import load_usable
 from localspec.text.kinds import kind_of
 
 TABLE = CostTable((0,), (0, 4), ((0.0, 0.4),), ((1.0, 1.4),), (0.9,))
@@ -158,13 +159,10 @@ def test_thirty_prompts_come_with_it() -> None:
     assert right >= 28
 
 
-def test_broken_files_of_prompts_are_told(tmp_path: Path) -> None:
+def test_prompts_are_read_from_files(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    file.write_text('{"prompt": "a"}\n\n{"prompt": 3}\n')
-    with pytest.raises(UsageError, match="line 3"):
-        read(file)
     file.write_text('{"prompt": "a", "kind": "mine"}\n{"prompt": "b"}\n')
-    assert read(file) == [LabPrompt("a", "mine"), LabPrompt("b", "prompts")]
+    assert read(file) == [LabPrompt("a", "mine"), LabPrompt("b", "other")]
     with pytest.raises(UsageError, match="cannot be read"):
         read(tmp_path / "none")
 
@@ -355,3 +353,11 @@ def test_the_history_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert 5 <= len(kept) <= 10
     assert kept[-1].asked.text.startswith("99 ")
     assert history.path().stat().st_size < 3500
+
+
+def test_a_drafter_that_cannot_be_used_is_passed_over(tiny: Path) -> None:  # noqa: F811
+    said: list[str] = []
+    names = ["ngram", str(tiny / "none"), "none"]
+    loaded = [name for name, _ in load_usable(str(tiny), names, said.append)]
+    assert loaded == ["ngram", "none"]
+    assert any("is installed, but cannot be used: " in note for note in said)

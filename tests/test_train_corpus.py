@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 
 from localspec.errors import TrainingError, UsageError
+from localspec.prompts import Prompt, read_prompts
 from localspec.sessions import Sessions
 from localspec.train.corpus import Corpus, Rollout
-from localspec.train.prompts import (
-    Prompt,
-    read_chats,
-    read_prompts,
-    split_held_out,
-    without_duplicates,
-)
+from localspec.train.prompts import read_chats, split_held_out, without_duplicates
 
 ROLLOUTS = [
     Rollout((5, 6, 70000, 2), 2, "code", True),
@@ -29,8 +24,10 @@ ROLLOUTS = [
 
 def test_prompts_are_read_with_their_kinds(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
-    path.write_text('{"prompt": "Hello", "kind": "chat", "source": "x"}\n\n{"prompt": "ü 🙂"}\n')
-    assert read_prompts(path) == [Prompt("Hello", "chat"), Prompt("ü 🙂", "other")]
+    path.write_text(
+        '{"prompt": "Hello", "kind": "chat", "source": "x"}\n\n{"prompt": "ü\u2028🙂"}\n'
+    )
+    assert read_prompts(path) == [Prompt("Hello", "chat"), Prompt("ü\u2028🙂", "other")]
 
 
 def test_chats_give_what_the_user_wrote(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.target import Target
 from localspec.errors import TrainingError
+from localspec.prompts import Prompt
 from localspec.train import rollouts
 from localspec.train.corpus import Corpus, Rollout
-from localspec.train.prompts import Prompt
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 
 STOPS = frozenset({7, 8, 9})

@@ -49,23 +49,20 @@ def compare(
     from localspec.lab.page import page
     from localspec.lab.prompts import spread
     from localspec.measuring import ModelRunner
-    from localspec.model import fitting_drafters, load
+    from localspec.model import fitting_drafters, load, load_usable
 
     SamplingParams(temperature=temperature)
     given = _prompts(prompts, model)
     given = given if limit is None else spread(given, limit)
     status = Status(sys.stderr)
     wanted = drafter or [ALL]
-    names = [
-        name
-        for each in wanted
-        for name in (fitting_drafters(model) if each == ALL else [each])
-        if name != PLAIN
-    ]
-    runners = {
-        name: ModelRunner(load(model, drafter=name, notify=status.say))
-        for name in dict.fromkeys([PLAIN, *names])
-    }
+    loaded = {PLAIN: load(model, drafter=PLAIN, notify=status.say)}
+    for name in wanted:
+        if name == ALL:
+            loaded |= load_usable(model, fitting_drafters(model), status.say)
+        elif name not in loaded:
+            loaded[name] = load(model, drafter=name, notify=status.say)
+    runners = {name: ModelRunner(each) for name, each in loaded.items()}
     comparison = measure(
         runners,
         given,

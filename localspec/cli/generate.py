@@ -39,7 +39,10 @@ def generate(
     repetition_penalty: Annotated[float, typer.Option(help="1: none.")] = 1.0,
     presence_penalty: Annotated[float, typer.Option(help="0: none.")] = 0.0,
     frequency_penalty: Annotated[float, typer.Option(help="0: none.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same text.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seeds sampling; with none and ngram the same seed gives the same text."),
+    ] = None,
     stop: Annotated[
         list[str] | None, typer.Option(help="End at this text; may be repeated.")
     ] = None,

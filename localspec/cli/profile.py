@@ -41,13 +41,17 @@ def profile(
     from localspec import profiles
     from localspec.lab.profile import measure
     from localspec.lab.prompts import bundled
-    from localspec.model import fitting_drafters, load
+    from localspec.model import fitting_drafters, load, load_usable
 
     status = Status(sys.stderr)
     names = fitting_drafters(model) if drafter == "auto" else [drafter]
+    models = (
+        load_usable(model, names, status.say)
+        if drafter == "auto"
+        else [(drafter, load(model, drafter=drafter, notify=status.say))]
+    )
     reports = []
-    for name in names:
-        loaded = load(model, drafter=name, notify=status.say)
+    for name, loaded in models:
         if len(names) > 1:
             status.say(f"{name}:")
         text = [token for prompt in bundled() for token in loaded.encode(prompt.text)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import UsageError
+from localspec.prompts import read_prompts
 
 _BUNDLED = Path(__file__).parent / "prompts.jsonl"
-DEFAULT_KIND = "prompts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +29,8 @@ def bundled() -> list[LabPrompt]:
 
 
 def read(path: Path) -> list[LabPrompt]:
-    """A file of JSON objects, one a line, with `prompt` and, if they like, `kind`.
-
-    Raises:
-        UsageError: the file cannot be read so, with the line.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the prompts in {path} cannot be read: {error}") from error
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            entry = json.loads(line)
-            text, kind = entry["prompt"], entry.get("kind", DEFAULT_KIND)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UsageError(
-                f'{path}, line {number}: not an object like {{"prompt": "...", "kind": "code"}}'
-            ) from error
-        if not (isinstance(text, str) and text and isinstance(kind, str)):
-            raise UsageError(f"{path}, line {number}: prompt and kind must be text")
-        prompts.append(LabPrompt(text, kind))
-    if not prompts:
-        raise UsageError(f"there are no prompts in {path}")
-    return prompts
+    """A file of prompts; errors as `read_prompts`."""
+    return [LabPrompt(prompt.text, prompt.kind) for prompt in read_prompts(path)]
 
 
 def spread(prompts: list[LabPrompt], count: int) -> list[LabPrompt]:

@@ -19,6 +19,7 @@ from localspec.engine.target import Target
 from localspec.errors import TrainingError
 from localspec.folders import cache_dir
 from localspec.models.config import Architecture
+from localspec.prompts import Prompt, read_prompts
 from localspec.provenance import fingerprint
 from localspec.sessions import default_path
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
@@ -26,7 +27,7 @@ from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
 from localspec.train.plan import CHECKPOINTS, Plan
-from localspec.train.prompts import CHATS, Prompt, read_chats, read_prompts, split_held_out
+from localspec.train.prompts import CHATS, read_chats, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import LOSS_VOCABULARY, REDUCED_VOCABULARY, default_taps
 from localspec.train.states import StateStore

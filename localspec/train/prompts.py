@@ -1,63 +1,26 @@
-"""Prompts to train on: read from files, kept apart from the held-out ones."""
+"""Prompts to train on: the user's chats, and what of all prompts is held out of training."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.errors import UsageError
+from localspec.prompts import Prompt
 from localspec.sessions import Sessions
 
 CHATS = "chats"
 """In place of a file: what the user wrote in the terminal chat."""
 
-OTHER = "other"
 _SHINGLE_WORDS = 5
 _TOO_SIMILAR = 0.5
 _TEMPLATE_SHARE = 0.01
 _HELD_OUT_SHARE = 1 / 24
 _MOST_HELD_OUT = 48
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A user's text and its kind, such as `code`."""
-
-    text: str
-    kind: str = OTHER
-
-
-def read_prompts(path: Path) -> list[Prompt]:
-    """Read a JSONL file of objects with `prompt` and, if it is known, `kind`.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is no such object, with its number.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from error
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-            text, kind = value["prompt"], value.get("kind", OTHER)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            text = kind = None
-        if not isinstance(text, str) or not isinstance(kind, str) or not text.strip():
-            raise UsageError(f"{path}, line {number}: expected a JSON object with a text 'prompt'")
-        prompts.append(Prompt(text, kind))
-    if not prompts:
-        raise UsageError(f"{path} holds no prompts")
-    return prompts
 
 
 def read_chats(path: Path) -> list[Prompt]:

@@ -18,9 +18,9 @@ from mlx_lm.generate import BatchGenerator
 from localspec.engine.sampling import Uniforms, sample
 from localspec.engine.target import Target
 from localspec.errors import TrainingError, UsageError
+from localspec.prompts import Prompt
 from localspec.text.chat import render_chat
 from localspec.train.corpus import Corpus, Rollout
-from localspec.train.prompts import Prompt
 
 SELF = "self"
 _BATCH = 64
