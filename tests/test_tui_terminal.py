@@ -42,7 +42,8 @@ def test_the_chat_in_a_terminal(smollm2: Model, tmp_path: Path) -> None:
         screen = terminal.wait_for(lambda screen: _figure(screen, "reply") >= 1.0, _SECONDS)
         assert "smollm2-135m · ngram" in screen
         assert "tok/s" in screen
-        before = _figure(terminal.wait_for(lambda text: _figure(text, "context") > 0), "context")
+        screen = terminal.wait_for(lambda text: _figure(text, "context") > 0, _SECONDS)
+        before = _figure(screen, "context")
         terminal.wait_for(lambda text: _figure(text, "context") > before + 10, _SECONDS)
         terminal.type(_F2)
         terminal.wait_for(lambda text: "correction" in text and " plain " in text, _SECONDS)
