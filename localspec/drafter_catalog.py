@@ -25,7 +25,7 @@ Notify = Callable[[str], None]
 _IMPORT_VERSION = 1
 _BUNDLED = Path(__file__).parent / "bundled"
 _PREFERENCE = ("eagle3", "dfly", "dspark", "dflash", "dflare", "mtp")
-"""Bundled drafters, those that measured fastest first."""
+"""Bundled drafters, the one to prefer first: EAGLE-3 measured fastest, MTP's head is the dearest."""
 
 
 @dataclass(frozen=True, slots=True)

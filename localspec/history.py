@@ -71,8 +71,11 @@ def turn_off() -> None:
     _switch().unlink(missing_ok=True)
 
 
-def clear() -> None:
+def clear() -> bool:
+    """Delete what was kept; False: nothing was."""
+    was_there = path().exists()
     path().unlink(missing_ok=True)
+    return was_there
 
 
 def add(entry: Entry) -> None:

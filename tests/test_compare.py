@@ -265,8 +265,9 @@ def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:  # 
     say("w7")
     assert len(history.entries(str(tiny))) == 1
     assert run("history", "path").stdout.strip() == str(history.path())
-    run("history", "clear")
+    assert "is deleted" in run("history", "clear").stdout
     assert not history.path().exists()
+    assert "there is no history" in run("history", "clear").stdout
 
 
 def test_what_is_asked_is_the_users_last_message_alone() -> None:

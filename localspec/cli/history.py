@@ -22,7 +22,6 @@ def history(
         kept.turn_off()
         write("nothing more is kept; `localspec history clear` deletes what is there")
     elif action == "clear":
-        kept.clear()
-        write("the history is deleted")
+        write("the history is deleted" if kept.clear() else "there is no history to delete")
     else:
         write(str(kept.path()))
