@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +73,13 @@ def chat(
 
         return LocalEngine()
 
+    app = ChatApp(DeferredEngine(engine), sessions, read, start)
     try:
-        ChatApp(DeferredEngine(engine), sessions, read, start).run()
+        app.run()
     finally:
         sessions.close()
+    # All is saved and every thread has ended. Native libraries that were imported a moment ago, when one
+    # quits while a model is loaded, can abort the process while the interpreter takes them down.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(app.return_code or 0)
