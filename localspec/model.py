@@ -29,7 +29,7 @@ from localspec.engine.grammar import Grammar
 from localspec.engine.memory import Footprint, footprint
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import CheckpointRefused, DrafterMismatch, ModelNotFound, UsageError
 from localspec.history import Asked
 from localspec.provenance import fingerprint
 from localspec.stream import Progress, Result, TextStream
@@ -98,7 +98,7 @@ def load_usable(
     for name in drafters:
         try:
             loaded = load(model, drafter=name, notify=notify)
-        except LocalspecError as error:
+        except (CheckpointRefused, DrafterMismatch, ModelNotFound) as error:
             notify(f"{name} is installed, but cannot be used: {error}")
             continue
         yield name, loaded

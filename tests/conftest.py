@@ -34,3 +34,14 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def smollm2(cache_folder: Path) -> Model:
     """The default model, decoding plainly; others made while it lives share its target."""
     return load(catalog.DEFAULT_MODEL, drafter="none")
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny random target that has a tokenizer and a chat template."""
+    # Here, since it imports MLX, before which localspec must be imported: it loads OpenBLAS.
+    from tiny_target import write_tiny_target
+
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_target(folder)
+    return folder

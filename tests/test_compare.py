@@ -17,7 +17,6 @@ from mlx.utils import tree_flatten
 from openai import OpenAI
 from random_drafters import random_drafter
 from serving import serving
-from test_train_run import tiny  # noqa: F401
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from typer.testing import CliRunner
@@ -180,7 +179,7 @@ def run(*arguments: str) -> Any:
     return done
 
 
-def test_the_command(tiny: Path, data: Path) -> None:  # noqa: F811
+def test_the_command(tiny: Path, data: Path) -> None:
     file = data / "prompts.jsonl"
     file.write_text("".join(f'{{"prompt": "w{n} w{n + 1}", "kind": "words"}}\n' for n in range(3)))
     common = [
@@ -204,7 +203,7 @@ def test_the_command(tiny: Path, data: Path) -> None:  # noqa: F811
 
 
 def test_a_runs_memory_is_its_own_and_the_profile_is_read_once(
-    tiny: Path,  # noqa: F811
+    tiny: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,7 +226,7 @@ def test_a_runs_memory_is_its_own_and_the_profile_is_read_once(
     assert weights(model._target, drafter) == model._target.nbytes + own > model._target.nbytes
 
 
-def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:  # noqa: F811
+def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:
     model = localspec.load(str(tiny), drafter="none")
 
     def say(text: str) -> None:
@@ -298,7 +297,7 @@ def test_the_endpoint_tells_what_was_asked() -> None:
 
 
 def test_a_replayed_prompt_is_the_one_that_was_read(
-    tiny: Path,  # noqa: F811
+    tiny: Path,
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -356,7 +355,7 @@ def test_the_history_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert history.path().stat().st_size < 3500
 
 
-def test_a_drafter_that_cannot_be_used_is_passed_over(tiny: Path) -> None:  # noqa: F811
+def test_a_drafter_that_cannot_be_used_is_passed_over(tiny: Path) -> None:
     said: list[str] = []
     names = ["ngram", str(tiny / "none"), "none"]
     loaded = [name for name, _ in load_usable(str(tiny), names, said.append)]

@@ -10,7 +10,6 @@ import pytest
 from families import make_model
 from random_drafters import random_drafter
 from test_models_drafters import random_tensors
-from test_train_run import tiny  # noqa: F401
 from typer.testing import CliRunner
 
 import localspec
@@ -64,7 +63,7 @@ def test_every_width_and_depth_is_measured(architecture: str) -> None:
 
 
 def test_the_command_keeps_what_it_measured_and_generation_uses_it(
-    tiny: Path,  # noqa: F811
+    tiny: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,7 +89,7 @@ def test_the_command_keeps_what_it_measured_and_generation_uses_it(
 
 
 def test_auto_profiles_what_it_chooses_among_and_uses_it(
-    tiny: Path,  # noqa: F811
+    tiny: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

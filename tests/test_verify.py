@@ -13,7 +13,6 @@ import pytest
 from families import make_model
 from random_drafters import random_drafter
 from tables import TableDrafter, TableTarget, accept_without_subtracting
-from test_train_run import tiny  # noqa: F401
 from typer.testing import CliRunner
 
 from localspec.cli import app
@@ -281,7 +280,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_the_command_tells_newcomers_and_programs(
-    tiny: Path,  # noqa: F811
+    tiny: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     common = ["-m", str(tiny), "-d", "ngram", "--prompts", "2", "--tokens", "24", "--width", "3"]
