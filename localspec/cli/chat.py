@@ -78,8 +78,8 @@ def chat(
         app.run()
     finally:
         sessions.close()
-    # All is saved and every thread has ended. Native libraries that were imported a moment ago, when one
-    # quits while a model is loaded, can abort the process while the interpreter takes them down.
+    # All is saved. Native libraries that were imported a moment ago, when one quits while a model is
+    # loaded, can abort the process while the interpreter takes them down.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(app.return_code or 0)

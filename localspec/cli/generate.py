@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
+from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
 from localspec.errors import UsageError
@@ -20,13 +22,8 @@ def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; with text on standard input, that goes first.")
     ] = None,
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
-    ] = "smollm2-135m",
-    drafter: Annotated[
-        str,
-        typer.Option("-d", "--drafter", help="auto, none, ngram, or a drafter's name or folder."),
-    ] = "auto",
+    model: options.Model = DEFAULT_MODEL,
+    drafter: options.Drafter = "auto",
     system: Annotated[str | None, typer.Option("-s", "--system", help="A system prompt.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Do not use the chat template.")] = False,
     max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 1024,

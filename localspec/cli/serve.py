@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
+from localspec.cli import options
 from localspec.cli.editors import EDITORS, Endpoint, settings
 from localspec.cli.status import Status
 from localspec.errors import UsageError
@@ -21,9 +23,7 @@ _ANY_KEY = "local"
 
 
 def serve(
-    model: Annotated[
-        str, typer.Option("-m", "--model", help="A name, a folder, a GGUF file or a Hub id.")
-    ] = "smollm2-135m",
+    model: options.Model = DEFAULT_MODEL,
     drafter: Annotated[
         list[str] | None,
         typer.Option(

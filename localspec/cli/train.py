@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from localspec.catalog import DEFAULT_MODEL
 from localspec.cli.output import write
 from localspec.cli.status import Status
 
@@ -26,7 +27,7 @@ def train(
     ],
     model: Annotated[
         str, typer.Option("-m", "--model", help="The target: a name, a folder or a Hub id.")
-    ] = "smollm2-135m",
+    ] = DEFAULT_MODEL,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="The drafter's folder; default: MODEL-ARCH here."),
