@@ -8,6 +8,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # Before OpenBLAS is loaded: its threads would fight those of the other workers for the cores.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ import pytest
 
 from localspec import catalog
 from localspec.model import Model, load
+
+# A shell starts background jobs with interrupts ignored; programs that are tested would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -85,7 +85,8 @@ def test_the_program_serves_and_ends_on_an_interrupt() -> None:
         text=True,
     )
     assert server.stderr is not None
-    line = server.stderr.readline()
+    # Where the model is not imported yet, that is said first.
+    line = next(line for line in server.stderr if "http" in line)
     try:
         url = next(word for word in line.split() if word.startswith("http")).rstrip(";")
         with urllib.request.urlopen(f"{url}/models", timeout=60) as reply:
