@@ -11,6 +11,8 @@ from localspec.errors import CheckpointRefused
 TRAINING_FILE = "training.json"
 """Beside a drafter that localspec trained: how, and for which target."""
 
+_SELF, _CHAT = "self", "chat"
+"""What a target writes of itself is talk."""
 _SAMPLE = 2**16
 _FILES = ("config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json")
 
@@ -60,17 +62,26 @@ def _said(folder: Path, key: str) -> str | None:
     return str(value)
 
 
-def claimed_acceptance(folder: Path) -> float | None:
-    """The chance that a draft stands, by a trained drafter's card; None: its folder does not say.
+def claimed_acceptance(folder: Path) -> dict[str, float]:
+    """The chance that a draft stands, by a trained drafter's card: by kind of text, and of any kind ("").
 
-    The card has the accepted length at a width; the chance is the one that gives that length if it is
-    the same at every position.
+    The card has accepted lengths at a width; a chance is the one that gives such a length if it is the
+    same at every position. Empty: the folder does not say.
     """
     try:
         card = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))
-        length, width = float(card["accepted_length"]), int(card["width"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        width = int(card["width"])
+        lengths = {
+            _CHAT if kind == _SELF else str(kind): float(length)
+            for kind, length in card["accepted_length_by_kind"].items()
+        }
+        lengths[""] = float(card["accepted_length"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {kind: _chance(length, width) for kind, length in lengths.items()}
+
+
+def _chance(length: float, width: int) -> float:
     low, high = 0.0, 1.0
     for _ in range(30):
         chance = (low + high) / 2

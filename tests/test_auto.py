@@ -189,8 +189,8 @@ def test_it_settles_on_the_drafter_that_is_right(target: Target) -> None:
     auto = Auto({}, loaders)
     generation = run(target, auto, Request(PROMPT, 400))
     assert generation.tokens == plain
-    # Parked or not, after a segment the other one takes over.
-    assert generation.stats.arms["bad"] == 48
+    # Once it parks, the other one takes over.
+    assert generation.stats.arms["bad"] < 20
     assert generation.stats.accepted_length > 2.5
     again = run(target, auto, Request(PROMPT, 200))
     assert again.stats.arms["good"] > 0.9 * again.stats.rounds
@@ -211,7 +211,7 @@ def test_two_are_in_memory_and_broken_ones_are_forgotten(target: Target) -> None
         raise DrafterMismatch("too wide")
 
     notes: list[str] = []
-    auto = Auto({"ngram": (NgramDrafter(), Experience())}, {"wide": broken}, notes.append)
+    auto = Auto({"ngram": (NgramDrafter(), Experience())}, {"wide": broken}, notify=notes.append)
     assert auto.names == ["ngram"]
     assert auto.prepare("chat") in ("ngram", None)
     assert notes == ["wide is installed, but cannot be used: too wide"]
@@ -242,8 +242,9 @@ def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[Floats, Floats
     """A mixed stream of 60 prompts, by kind: what the arms that were chosen give, of what the best fixed
     one does, in the second half and over all; and of plain speed, over all."""
     rng = np.random.default_rng(seed)
-    bandit = Bandit({name: Beliefs(1.6 - 0.02 * n) for n, name in enumerate(rates)})
-    bandit.arms["ngram"] = Beliefs(1.1, ("editing", 1.6))
+    # What cards promise does not tell them apart.
+    bandit = Bandit({name: Beliefs(1.3, {"editing": 1.5}) for name in rates})
+    bandit.arms["ngram"] = Beliefs(1.15, {"editing": 2.0})
     got: list[list[tuple[int, float]]] = [[] for _ in KINDS]
     rounds, cost = 80, 1.4
     for prompt in range(60):

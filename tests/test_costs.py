@@ -85,15 +85,15 @@ def test_drafts_are_made_the_way_that_stands_more_often_and_the_figures_stay_new
 
 
 def test_a_card_claims_the_chance_that_gives_its_accepted_length(tmp_path: Path) -> None:
-    def claimed(text: str) -> float | None:
+    def claimed(text: str) -> dict[str, float]:
         (tmp_path / TRAINING_FILE).write_text(text)
         return claimed_acceptance(tmp_path)
 
-    assert claimed_acceptance(tmp_path) is None
+    assert claimed_acceptance(tmp_path) == {}
     length = 1 + 0.6 + 0.6**2 + 0.6**3
     card = {"accepted_length": length, "width": 3}
-    assert claimed(json.dumps(card)) == pytest.approx(0.6, abs=1e-6)
-    assert claimed(json.dumps(card | {"accepted_length": 1.0})) == 0.05
-    assert claimed(json.dumps(card | {"accepted_length": 9.0})) == 0.95
-    assert claimed("{}") is None
-    assert claimed("no JSON") is None
+    card["accepted_length_by_kind"] = {"code": 1.875, "self": 1.0, "math": 9.0}
+    expected = {"": 0.6, "code": 0.5, "chat": 0.05, "math": 0.95}
+    assert claimed(json.dumps(card)) == pytest.approx(expected, abs=1e-6)
+    assert claimed("{}") == {}
+    assert claimed("no JSON") == {}

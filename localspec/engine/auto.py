@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import mlx.core as mx
@@ -19,7 +20,7 @@ from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcom
 from localspec.errors import CheckpointRefused, DrafterMismatch
 from localspec.models.drafter import Drafter, Draw, Pace, Proposal, StoppingDrafter, TargetView
 
-_SEGMENT = 48
+_SEGMENT = 16
 """Rounds after which another arm may take over within an answer."""
 _PLAIN_SEGMENT = 64
 _PLAIN = "none"
@@ -117,6 +118,7 @@ class Auto:
     Args:
         free: drafters that take no memory, by name, with what is known of each.
         loaders: for the others, by name, the one to prefer first; they are loaded when they play.
+        beliefs: what is expected of an arm before it has played.
         notify: told of drafters that cannot be used.
         most: drafters of `loaders` in memory at a time.
     """
@@ -125,6 +127,7 @@ class Auto:
         self,
         free: Mapping[str, tuple[Drafter, Experience]],
         loaders: Mapping[str, MakeDrafter],
+        beliefs: Mapping[str, Beliefs] = MappingProxyType({}),
         notify: Callable[[str], None] | None = None,
         most: int = 2,
     ) -> None:
@@ -134,14 +137,7 @@ class Auto:
         self._drafters = {name: drafter for name, (drafter, _) in free.items()}
         self._experiences = {name: experience for name, (_, experience) in free.items()}
         self._seated: list[str] = []
-        # The ones to prefer are tried first.
-        guesses = {name: 1.6 - 0.02 * place for place, name in enumerate(loaders)}
-        # What copies pays where text comes back.
-        copies = ("editing", 1.6)
-        self.bandit = Bandit(
-            {name: Beliefs(guesses[name]) for name in loaders}
-            | {name: Beliefs(1.1, copies) for name in free}
-        )
+        self.bandit = Bandit({name: beliefs.get(name, Beliefs()) for name in (*loaders, *free)})
         for name in list(loaders)[:most]:
             self._seat(name)
         self._first: str | None = next(iter(self._seated), next(iter(self._drafters), None))
@@ -287,6 +283,8 @@ class AutoWidth:
         self._rounds = 0
         """Since an arm was chosen."""
         self._plain_left = _PLAIN_SEGMENT if arm is None else 0
+        self._gave_up = False
+        """The arm has just parked."""
         self._depth = 0
         self.parked = False
 
@@ -299,7 +297,7 @@ class AutoWidth:
         # A step may be under way because of this, so it holds even if the arm leaves memory meanwhile.
         if self._policy is None:
             return self._plain_left > 0
-        return self._policy.plain_next and self._rounds < _SEGMENT
+        return self._policy.plain_next and self._rounds < _SEGMENT and not self._gave_up
 
     @property
     def way(self) -> Way:
@@ -323,7 +321,9 @@ class AutoWidth:
             return 0
         drafter = self._auto.drafter(self._arm)
         most = limit if drafter is None else min(limit, drafter.max_width)
+        waits = policy.plain_next
         width = policy.choose(most, depth, greedy=greedy)
+        self._gave_up = policy.plain_next and not waits
         self.parked = policy.parked
         return width
 
@@ -344,6 +344,8 @@ class AutoWidth:
         if policy is None or self._arm is None:
             return
         policy.learn(outcome)
+        if outcome.num_drafted:
+            self._gave_up = policy.plain_next
         plain = self._auto.experience(self._arm).costs.plain(self._depth)
         seconds = (outcome.draft_s or 0.0) + outcome.rest_s
         # One slow round (another program) shall not condemn an arm.
@@ -354,12 +356,17 @@ class AutoWidth:
 
     def _choose_arm(self) -> None:
         """Now and then, among those that can take over at once: an answer under way loads nothing."""
-        playable = self._auto.playable(self._state)
-        plays = self._arm in playable
-        if plays and self._rounds < _SEGMENT:
-            return
-        now = self._arm if plays else None
-        self._arm = self._auto.bandit.choose(self._kind, playable, playing=now)
+        bandit, playable = self._auto.bandit, self._auto.playable(self._state)
+        gave_up, self._gave_up = self._gave_up, False
+        if self._arm is not None and self._arm in playable:
+            if gave_up:
+                self._arm = bandit.relieve(self._kind, playable, self._arm)
+            elif self._rounds < _SEGMENT:
+                return
+            else:
+                self._arm = bandit.choose(self._kind, playable, playing=self._arm)
+        else:
+            self._arm = bandit.choose(self._kind, playable)
         self._plain_left = _PLAIN_SEGMENT if self._arm is None else 0
         self._rounds = 0
 
@@ -368,5 +375,9 @@ class AutoWidth:
         if self._arm is None:
             return None
         if self._arm not in self._policies:
-            self._policies[self._arm] = AdaptiveWidth(self._auto.experience(self._arm))
+            experience = self._auto.experience(self._arm)
+            if experience.parking is not None:
+                # It was chosen for what it may give here, wherever it gave up.
+                experience.parking.wake()
+            self._policies[self._arm] = AdaptiveWidth(experience)
         return self._policies[self._arm]

@@ -1,23 +1,24 @@
 """Which drafter plays, by evidence: tokens in the time of a plain step, by kind of text.
 
-An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own.
-The arm with the highest upper bound plays, so that arms are tried as long as they might be the best, and
-no longer. Old evidence fades. Plain decoding's rate is 1 by definition and is never tried.
+An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own, and
+before that on what its card promises. The arm with the highest upper bound plays, so that arms are tried
+as long as they might be the best, and no longer. Old evidence fades. Plain decoding's rate is 1 by
+definition and is never tried.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 PLAIN_RATE = 1.0
-_LEAN = 25.0
+_LEAN = 12.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
 _PRIOR = 4.0
 """Plain steps that the first guess weighs."""
-_BOUND = 0.5
-"""Of the upper bound, over one plain step; it narrows with the root of the steps."""
+_BOUND, _FIRST_STEPS = 1.4, 16.0
+"""The upper bound is so far above the rate, over the root of the plain steps seen and these."""
 _FADE = 0.9995
 """Each plain step of evidence leaves this of what was before."""
 _EVIDENCE_FADE = 0.05
@@ -45,13 +46,13 @@ class Beliefs:
 
     Attributes:
         guess: its rate before anything was seen.
-        better_on: a kind of text that it is known to suit, and its rate there before it was seen.
+        guesses: likewise on the kinds of text of which more is known.
         whole: over all kinds.
         kinds: by kind of text.
     """
 
     guess: float = 1.3
-    better_on: tuple[str, float] | None = None
+    guesses: Mapping[str, float] = field(default_factory=dict)
     whole: Tally = field(default_factory=Tally)
     kinds: dict[str, Tally] = field(default_factory=dict)
 
@@ -62,8 +63,7 @@ class Beliefs:
     def rate(self, kind: str) -> float:
         """Tokens in the time of a plain step."""
         overall = (self.whole.tokens + _PRIOR * self.guess) / (self.whole.steps + _PRIOR)
-        if self.better_on is not None and self.better_on[0] == kind:
-            overall = max(overall, self.better_on[1])
+        overall *= self.guesses.get(kind, self.guess) / self.guess
         own = self.kinds.get(kind, Tally())
         return (own.tokens + _LEAN * overall) / (own.steps + _LEAN)
 
@@ -71,7 +71,7 @@ class Beliefs:
         """What it might be at best."""
         own = self.kinds.get(kind, Tally()).steps
         steps = own + _EVIDENCE_FADE * (self.whole.steps - own)
-        return self.rate(kind) + _BOUND * math.sqrt(8 / (steps + 2))
+        return self.rate(kind) + _BOUND / math.sqrt(steps + _FIRST_STEPS)
 
 
 @dataclass(slots=True)
@@ -105,6 +105,20 @@ class Bandit:
             return None
         best = max(names, key=lambda name: self.arms[name].bound(kind))
         return None if plain and self.arms[best].bound(kind) <= PLAIN_RATE else best
+
+    def relieve(self, kind: str, among: Sequence[str], parked: str) -> str:
+        """Who plays on in an answer in which an arm gave up: it, or one that may well do better.
+
+        Args:
+            among: arms that can be had now.
+            parked: that arm; it goes on looking whether the text has become easier.
+        """
+        others = [name for name in among if name != parked]
+        if not others:
+            return parked
+        best = max(others, key=lambda name: self.arms[name].bound(kind))
+        least = max(PLAIN_RATE, self.arms[parked].bound(kind)) + _MARGIN
+        return best if self.arms[best].bound(kind) > least else parked
 
     def learn(self, name: str, kind: str, tokens: float, steps: float) -> None:
         """Take in what an arm gave."""

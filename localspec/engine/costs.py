@@ -53,6 +53,15 @@ class CostTable:
     def plain_at(self, depth: int) -> float:
         return _between(self.depths, self.plain, depth)
 
+    def best_rate(self, chance: float) -> float:
+        """Tokens in the time of a plain step, at the best width, if each draft stands with a chance."""
+        tokens, best = 1.0, 0.0
+        for width in range(1, self.widths[-1] + 1):
+            tokens += chance**width
+            seconds = self.draft_at(width, 0) + self.verify_at(width, 0)
+            best = max(best, tokens * self.plain_at(0) / seconds)
+        return best
+
 
 def cost_table(profile: dict[str, Any]) -> CostTable:
     """From a profile as `localspec profile` keeps it."""

@@ -18,7 +18,8 @@ from localspec.drafter_catalog import (
     resolve_drafter,
 )
 from localspec.engine.auto import Auto, MakeDrafter
-from localspec.engine.costs import Costs, CostTable, cost_table
+from localspec.engine.bandit import Beliefs
+from localspec.engine.costs import GUESS, Costs, CostTable, cost_table
 from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
@@ -33,6 +34,11 @@ from localspec.provenance import claimed_acceptance, fingerprint, trained_for
 NONE = "none"
 AUTO = "auto"
 NGRAM = "ngram"
+
+_EASIER = 1.15
+"""Editing, for a drafter, than what it drafts best otherwise."""
+_COPIES, _COPIES_EDITING = 1.15, 2.0
+"""Rates to expect of n-gram drafts."""
 
 
 class Chosen(NamedTuple):
@@ -83,11 +89,13 @@ def make_drafter(
         if notify and mark is not None and its not in (None, mark):
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
         return Chosen(name, drafter, files)
-    loaders = {
-        found.name: _loader(found, target, facts, mark, notify) for found in fitting(model, mark)
+    here = fitting(model, mark)
+    loaders = {found.name: _loader(found, target, facts, mark, notify) for found in here}
+    beliefs = {found.name: _promised(found, mark) for found in here} | {
+        NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})
     }
     ngram = Chosen(NGRAM, NgramDrafter())
-    auto = Auto({NGRAM: (NgramDrafter(), _experience(ngram, mark))}, loaders, notify)
+    auto = Auto({NGRAM: (NgramDrafter(), _experience(ngram, mark))}, loaders, beliefs, notify)
     return Chosen(AUTO, auto) if auto.names != [NGRAM] else ngram
 
 
@@ -117,6 +125,17 @@ def _loader(
     return make
 
 
+def _promised(found: InstalledDrafter, mark: str | None) -> Beliefs:
+    """What a drafter's card leads one to expect, at measured or guessed costs."""
+    claimed = claimed_acceptance(found.path)
+    if not claimed:
+        return Beliefs()
+    key = None if mark is None else profile_key(Chosen(found.name, None, found.path), mark)
+    costs = (None if key is None else measured_costs(key)) or GUESS
+    rates = {kind: costs.best_rate(chance) for kind, chance in claimed.items()}
+    return Beliefs(rates[""], rates | {"editing": _EASIER * max(rates.values())})
+
+
 def _experience(chosen: Chosen, mark: str | None) -> Experience:
     """Of an arm of `auto`; targets without files are those of tests."""
     return Experience() if mark is None else first_experience(chosen, profile_key(chosen, mark))
@@ -131,8 +150,8 @@ def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
 
 def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
     """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
-    claimed = None if chosen.folder is None else claimed_acceptance(chosen.folder)
-    experience = Experience() if claimed is None else Experience(acceptance=claimed)
+    claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
+    experience = Experience(acceptance=claimed[""]) if claimed else Experience()
     costs = measured_costs(key)
     if costs is not None:
         experience.costs = Costs(costs)

@@ -41,6 +41,10 @@ class Parking:
         """For a new stream with the same drafter: waits go on, gains are not taken over."""
         return Parking(self.parked, min(self.gain, 0.0), self._left)
 
+    def wake(self) -> None:
+        """Probe at once."""
+        self._left = 0
+
     def step(self) -> None:
         """A plain step of the wait was made."""
         self._left -= 1

@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
         num_accepted: drafts that stood.
         draft_s: seconds of drafting; None: not told from the rest.
         rest_s: seconds of all else.
-        ahead: a plain step that was under way before the round began.
+        ahead: a plain step that was under way before the round began, as is the next one at its end.
     """
 
     num_drafted: int
