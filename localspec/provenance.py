@@ -63,10 +63,10 @@ def _said(folder: Path, key: str) -> str | None:
 
 
 def claimed_acceptance(folder: Path) -> dict[str, float]:
-    """The chance that a draft stands, by a trained drafter's card: by kind of text, and of any kind ("").
+    """The chance that a draft stands, by a trained drafter's card: by kind of text, and overall ("").
 
-    The card has accepted lengths at a width; a chance is the one that gives such a length if it is the
-    same at every position. Empty: the folder does not say.
+    The card has accepted lengths at a width; a chance is the one that gives such a length if it is
+    the same at every position. Empty: the folder does not say.
     """
     try:
         card = json.loads((folder / TRAINING_FILE).read_text(encoding="utf-8"))

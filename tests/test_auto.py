@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,17 +14,22 @@ from families import make_model
 from random_drafters import Helped, Wrapped, random_drafter
 from tables import Floats
 
+from localspec.drafter_catalog import InstalledDrafter
+from localspec.engine import drafters
 from localspec.engine.auto import Auto, MakeDrafter
 from localspec.engine.bandit import Bandit, Beliefs
 from localspec.engine.generation import Generation
+from localspec.engine.parking import Parking
 from localspec.engine.prefixes import PrefixCache
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
+from localspec.engine.trial import trial_costs
 from localspec.engine.width import Experience, Outcome
 from localspec.errors import DrafterMismatch
 from localspec.models.drafter import Drafter
 from localspec.models.ngram import NgramDrafter
+from localspec.provenance import TRAINING_FILE
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -217,6 +225,81 @@ def test_two_are_in_memory_and_broken_ones_are_forgotten(target: Target) -> None
     assert notes == ["wide is installed, but cannot be used: too wide"]
 
 
+def test_where_an_arm_parks_another_takes_over_only_if_it_may_well_do_better() -> None:
+    bandit = Bandit({"one": Beliefs(1.3), "two": Beliefs(1.2), "three": Beliefs(1.1)})
+    bandit.learn("one", "chat", 10, 13)
+    assert bandit.relieve("chat", ["one", "two", "three"], "one") == "two"
+    assert bandit.relieve("chat", ["one", "three"], "one") == "three"
+    for name in ("two", "three"):
+        bandit.learn(name, "chat", 100, 110)
+    # Nobody promises anything: it stays, and goes on looking.
+    assert bandit.relieve("chat", ["one", "two", "three"], "one") == "one"
+    assert bandit.relieve("chat", ["one"], "one") == "one"
+
+
+def test_an_arm_that_parked_elsewhere_is_asked_at_once_when_it_is_chosen(target: Target) -> None:
+    auto = make_auto(target, [])
+    parking = auto.experience("dflash").parking = Parking()
+    parking.park(1.0, 90)
+    auto.bandit.learn("dflash", "code", 900, 100)
+    played = run(target, auto, Request(PROMPT, 12, kind="code"))
+    assert played.stats.arms["dflash"] > 0
+    assert played.stats.proposed > 0
+
+
+def test_what_an_arm_takes_to_catch_up_is_not_its_price(target: Target) -> None:
+    auto = make_auto(target, [])
+    assert auto.prepare("chat") == "dflash"
+    policy = auto.begin(auto.new_state(), "chat", None)
+    costs = auto.experience("dflash").costs
+    for draft_s in (9.0, 0.1):
+        while not (width := policy.choose(4, 10, greedy=True)):
+            policy.learn(Outcome(0, [], 0, None, 1.0, ahead=True))
+        policy.learn(Outcome(width, [0.5] * width, 0, draft_s, 1.0 + 0.05 * width))
+    assert costs.draft(width, 10) < 0.3
+    assert auto.bandit.arms["dflash"].rate("chat") > 0.8
+
+
+def test_a_trial_tells_what_drafts_and_passes_cost(target: Target) -> None:
+    class Slow(Wrapped):
+        def propose(self, state: Any, anchor: Any, width: int, draw: Any) -> Any:
+            time.sleep(0.02 * width)
+            return super().propose(state, anchor, width, draw)
+
+    table = trial_costs(target, Slow(random_drafter("dflash", target, seed=1)))
+    assert table.widths == (0, 1, 4)
+    assert table.draft_at(0, 0) == 0
+    assert 0.02 < table.draft_at(1, 0) < table.draft_at(4, 0)
+    assert table.draft_at(4, 0) > 0.08
+    assert 0 < table.plain_at(0) == table.verify_at(0, 0)
+    # Steps and passes are the target's, whoever drafts.
+    other = trial_costs(target, random_drafter("eagle3", target, seed=1), table)
+    assert [other.verify_at(w, 0) for w in (0, 1, 4)] == [table.verify_at(w, 0) for w in (0, 1, 4)]
+    assert other.draft_at(4, 0) < table.draft_at(4, 0)
+    # So expensive a drafter promises less than plain decoding, however good it is.
+    beliefs = Beliefs()
+    beliefs.expect({"": 0.9, "code": 0.95}, table)
+    assert beliefs.rate("code") < 1
+
+
+def test_a_card_says_what_to_expect_by_kind(tmp_path: Path) -> None:
+    def promised(**lengths: float) -> Beliefs:
+        card = {"accepted_length": 2.0, "width": 4, "accepted_length_by_kind": lengths}
+        (tmp_path / TRAINING_FILE).write_text(json.dumps(card))
+        return drafters.promised(InstalledDrafter("mine", "dfly", tmp_path))
+
+    beliefs = promised(code=2.5, self=1.5)
+    assert beliefs.rate("code") > beliefs.rate("") > beliefs.rate("chat") > 1
+    # By hand: 0.5188 is the chance that gives 2.0; two drafts take 0.18 + 1.2 steps.
+    assert beliefs.rate("") == pytest.approx((1 + 0.5188 + 0.5188**2) / 1.38, abs=1e-3)
+    assert beliefs.rate("editing") > beliefs.rate("code")
+    # What it gives elsewhere tells something of every kind.
+    beliefs.add("math", 100, 100)
+    assert 1.0 < beliefs.rate("code") < promised(code=2.5, self=1.5).rate("code")
+    (tmp_path / TRAINING_FILE).unlink()
+    assert drafters.promised(InstalledDrafter("mine", "dfly", tmp_path)) == Beliefs()
+
+
 RATES = {
     "dfly": (1.9, 1.5, 1.3, 1.6),
     "dspark": (1.8, 1.7, 1.35, 1.6),
@@ -242,8 +325,14 @@ def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[Floats, Floats
     """A mixed stream of 60 prompts, by kind: what the arms that were chosen give, of what the best fixed
     one does, in the second half and over all; and of plain speed, over all."""
     rng = np.random.default_rng(seed)
-    # What cards promise does not tell them apart.
-    bandit = Bandit({name: Beliefs(1.3, {"editing": 1.5}) for name in rates})
+
+    # Cards promise what rates are, to some per cent.
+    def promised(rate: tuple[float, ...]) -> Beliefs:
+        off = np.exp(0.08 * rng.standard_normal() + 0.04 * rng.standard_normal(4))
+        guesses = dict(zip(KINDS, np.array(rate) * off, strict=True))
+        return Beliefs(float(np.mean(list(guesses.values())[:3])), guesses, weight=36.0)
+
+    bandit = Bandit({name: promised(rate) for name, rate in rates.items()})
     bandit.arms["ngram"] = Beliefs(1.15, {"editing": 2.0})
     got: list[list[tuple[int, float]]] = [[] for _ in KINDS]
     rounds, cost = 80, 1.4

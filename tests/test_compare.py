@@ -197,6 +197,8 @@ def test_the_command(tiny: Path, data: Path) -> None:
     assert "words (3 prompts)" in out.stdout
     assert "fastest: " in out.stdout
     assert "<svg" in (data / "page.html").read_text()
+    with pytest.raises(UsageError, match="its folder is not there"):
+        run(*common, "--html", str(data / "no-such-folder" / "page.html"))
     report = json.loads(run(*common, "-d", "none", "--limit", "2", "--json").stdout)
     assert set(report["kinds"]["overall"]["drafters"]) == {"none", "ngram"}
     assert report["kinds"]["words"]["prompts"] == 2

@@ -10,6 +10,7 @@ from tables import TableDrafter, TableTarget
 from localspec.engine.generation import Generation
 from localspec.engine.request import Committed, Finished, Prefilled, Request
 from localspec.engine.sampling import SamplingParams
+from localspec.engine.width import AdaptiveWidth, Outcome
 from localspec.errors import ContextOverflow, UsageError
 from localspec.models.ngram import NgramDrafter
 
@@ -129,3 +130,21 @@ def test_plain_decoding_counts_one_token_a_round() -> None:
 def test_senseless_requests_are_refused(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=name):
         Request(**{"prompt": [1], name: value})
+
+
+def test_only_plain_steps_with_one_under_way_on_both_sides_tell_what_a_step_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Outcome] = []
+    learn = AdaptiveWidth.learn
+
+    def watch(self: AdaptiveWidth, outcome: Outcome) -> None:
+        seen.append(outcome)
+        learn(self, outcome)
+
+    monkeypatch.setattr(AdaptiveWidth, "learn", watch)
+    run(TableDrafter(VOCAB, 2, greedy=True), Request([1], 8))
+    # The warm-up, then rounds with drafts.
+    assert [outcome.ahead for outcome in seen[:4]] == [False, True, True, False]
+    assert seen[4].num_drafted > 0
+    assert not seen[4].ahead

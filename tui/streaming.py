@@ -29,6 +29,8 @@ _SLOWEST_FRAME_S = 0.5
 _SHARE = 0.2
 """Of a core that drawing may take: a slow machine draws fewer frames, as the engine needs Python too."""
 
+_FIGURES_EVERY_S = 0.25
+"""Nobody reads figures faster, and the engine needs Python too."""
 _MEMORY_EVERY_S = 1.0
 _MEASURE_EVERY_S = 300.0
 _MEASURED_TOKENS = 32
@@ -60,6 +62,7 @@ class Streaming:
         self._memory_read = 0.0
         self._drawn_at = 0.0
         self._drawn_cpu = 0.0  # seconds of this thread at the last frame
+        self._figures_drawn_at = 0.0
         self._timer: Timer | None = None
 
     @property
@@ -205,9 +208,12 @@ class Streaming:
         last = updates[-1]
         if isinstance(last, Ended | Failed):
             await self._end(last)
-        if time.monotonic() - self._memory_read > _MEMORY_EVERY_S:
+        now = time.monotonic()
+        if now - self._memory_read > _MEMORY_EVERY_S:
             self._read_memory()
-        self._screen.show_figures()
+        if self._turn is None or now - self._figures_drawn_at > _FIGURES_EVERY_S:
+            self._figures_drawn_at = now
+            self._screen.show_figures()
 
     async def _end(self, last: Ended | Failed) -> None:
         screen, message, widget = self._screen, self._message, self._widget

@@ -13,6 +13,7 @@ from localspec.catalog import DEFAULT_MODEL
 from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
+from localspec.errors import UsageError
 
 if TYPE_CHECKING:
     from localspec.lab.compare import Comparison
@@ -52,6 +53,8 @@ def compare(
     from localspec.model import fitting_drafters, load, load_usable
 
     SamplingParams(temperature=temperature)
+    if html is not None and not html.expanduser().parent.is_dir():
+        raise UsageError(f"{html} cannot be written: its folder is not there")
     given = _prompts(prompts, model)
     given = given if limit is None else spread(given, limit)
     status = Status(sys.stderr)
@@ -71,7 +74,7 @@ def compare(
     )
     status.clear()
     if html is not None:
-        html.write_text(page(model, comparison), encoding="utf-8")
+        html.expanduser().write_text(page(model, comparison), encoding="utf-8")
     if as_json:
         write(json.dumps({"model": model, **comparison.as_dict()}))
     else:

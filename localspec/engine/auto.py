@@ -182,11 +182,10 @@ class Auto:
         Returns:
             Its name; None: plain decoding.
         """
-        name = self.bandit.choose(kind, plain=plain)
-        while name is not None and name not in self._drafters:
+        while (name := self.bandit.choose(kind, plain=plain)) not in (None, *self._drafters):
+            # Once it is loaded, more is known of it, perhaps too much to play it.
+            assert name is not None
             self._seat(name)
-            if name not in self._drafters:
-                name = self.bandit.choose(kind, plain=plain)
         self._first = name
         return name
 
@@ -253,6 +252,8 @@ class Auto:
             del self._drafters[worst]
         if name not in self._experiences:
             self._experiences[name] = self._acquainted(first)
+            if first.claims:
+                self.bandit.arms[name].expect(first.claims, first.costs.table)
         self._drafters[name] = drafter
         self._seated.append(name)
 
@@ -285,6 +286,8 @@ class AutoWidth:
         self._plain_left = _PLAIN_SEGMENT if arm is None else 0
         self._gave_up = False
         """The arm has just parked."""
+        self._has_drafted = False
+        """Since it took over."""
         self._depth = 0
         self.parked = False
 
@@ -343,21 +346,27 @@ class AutoWidth:
         policy = self._policy
         if policy is None or self._arm is None:
             return
+        if outcome.num_drafted and not self._has_drafted:
+            # The time went into reading what the arm had missed.
+            self._has_drafted = True
+            outcome = outcome._replace(draft_s=None)
         policy.learn(outcome)
         if outcome.num_drafted:
             self._gave_up = policy.plain_next
-        plain = self._auto.experience(self._arm).costs.plain(self._depth)
-        seconds = (outcome.draft_s or 0.0) + outcome.rest_s
-        # One slow round (another program) shall not condemn an arm.
-        steps = min(seconds / plain, 3.0 * (1 + len(outcome.confidences)))
-        if policy.parked:
-            steps = 1.0
+        costs, num_verified = self._auto.experience(self._arm).costs, len(outcome.confidences)
+        steps = 1.0
+        if not policy.parked:
+            # One slow round (another program) shall not condemn an arm.
+            seconds = costs.draft(outcome.num_drafted, self._depth)
+            seconds += costs.verify(num_verified, self._depth)
+            steps = seconds / costs.plain(self._depth)
         self._auto.bandit.learn(self._arm, self._kind, outcome.num_accepted + 1, steps)
 
     def _choose_arm(self) -> None:
         """Now and then, among those that can take over at once: an answer under way loads nothing."""
         bandit, playable = self._auto.bandit, self._auto.playable(self._state)
         gave_up, self._gave_up = self._gave_up, False
+        before = self._arm
         if self._arm is not None and self._arm in playable:
             if gave_up:
                 self._arm = bandit.relieve(self._kind, playable, self._arm)
@@ -367,6 +376,7 @@ class AutoWidth:
                 self._arm = bandit.choose(self._kind, playable, playing=self._arm)
         else:
             self._arm = bandit.choose(self._kind, playable)
+        self._has_drafted = self._has_drafted and self._arm == before
         self._plain_left = _PLAIN_SEGMENT if self._arm is None else 0
         self._rounds = 0
 

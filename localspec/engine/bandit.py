@@ -1,8 +1,8 @@
 """Which drafter plays, by evidence: tokens in the time of a plain step, by kind of text.
 
-An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own, and
-before that on what its card promises. The arm with the highest upper bound plays, so that arms are tried
-as long as they might be the best, and no longer. Old evidence fades. Plain decoding's rate is 1 by
+An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own,
+and before that on what its card promises. The arm with the highest upper bound plays, so that arms are
+tried as long as they might be the best, and no longer. Old evidence fades. Plain decoding's rate is 1 by
 definition and is never tried.
 """
 
@@ -12,13 +12,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from localspec.engine.costs import CostTable
+
 PLAIN_RATE = 1.0
 _LEAN = 12.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
-_PRIOR = 4.0
-"""Plain steps that the first guess weighs."""
-_BOUND, _FIRST_STEPS = 1.4, 16.0
-"""The upper bound is so far above the rate, over the root of the plain steps seen and these."""
+_GUESSED, _PROMISED = 6.0, 36.0
+"""Plain steps that a first guess weighs: out of the blue; by a card's acceptance and measured costs."""
+_BOUND = 1.0
+"""The upper bound is so far above the rate, over the root of the plain steps that are known of."""
+_EASIER = 1.15
+"""Editing, for a drafter, than what it drafts best otherwise."""
 _FADE = 0.9995
 """Each plain step of evidence leaves this of what was before."""
 _EVIDENCE_FADE = 0.05
@@ -47,14 +51,22 @@ class Beliefs:
     Attributes:
         guess: its rate before anything was seen.
         guesses: likewise on the kinds of text of which more is known.
+        weight: plain steps that they weigh.
         whole: over all kinds.
         kinds: by kind of text.
     """
 
     guess: float = 1.3
     guesses: Mapping[str, float] = field(default_factory=dict)
+    weight: float = _GUESSED
     whole: Tally = field(default_factory=Tally)
     kinds: dict[str, Tally] = field(default_factory=dict)
+
+    def expect(self, claimed: Mapping[str, float], costs: CostTable) -> None:
+        """Guess by the chance that a draft stands, by kind and overall (""), and what rounds cost."""
+        rates = {kind: costs.best_rate(chance) for kind, chance in claimed.items()}
+        self.guess, self.weight = rates[""], _PROMISED
+        self.guesses = rates | {"editing": _EASIER * max(rates.values())}
 
     def add(self, kind: str, tokens: float, steps: float) -> None:
         self.whole.add(tokens, steps)
@@ -62,7 +74,7 @@ class Beliefs:
 
     def rate(self, kind: str) -> float:
         """Tokens in the time of a plain step."""
-        overall = (self.whole.tokens + _PRIOR * self.guess) / (self.whole.steps + _PRIOR)
+        overall = (self.whole.tokens + self.weight * self.guess) / (self.whole.steps + self.weight)
         overall *= self.guesses.get(kind, self.guess) / self.guess
         own = self.kinds.get(kind, Tally())
         return (own.tokens + _LEAN * overall) / (own.steps + _LEAN)
@@ -71,7 +83,7 @@ class Beliefs:
         """What it might be at best."""
         own = self.kinds.get(kind, Tally()).steps
         steps = own + _EVIDENCE_FADE * (self.whole.steps - own)
-        return self.rate(kind) + _BOUND / math.sqrt(steps + _FIRST_STEPS)
+        return self.rate(kind) + _BOUND / math.sqrt(steps + self.weight)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from localspec.engine.costs import GUESS, Costs, CostTable, cost_table
 from localspec.engine.machine import describe
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
+from localspec.engine.trial import trial_costs
 from localspec.engine.width import Experience
 from localspec.errors import UsageError
 from localspec.models.drafter import Drafter
@@ -35,8 +36,6 @@ NONE = "none"
 AUTO = "auto"
 NGRAM = "ngram"
 
-_EASIER = 1.15
-"""Editing, for a drafter, than what it drafts best otherwise."""
 _COPIES, _COPIES_EDITING = 1.15, 2.0
 """Rates to expect of n-gram drafts."""
 
@@ -89,13 +88,15 @@ def make_drafter(
         if notify and mark is not None and its not in (None, mark):
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
         return Chosen(name, drafter, files)
-    here = fitting(model, mark)
-    loaders = {found.name: _loader(found, target, facts, mark, notify) for found in here}
-    beliefs = {found.name: _promised(found, mark) for found in here} | {
-        NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})
-    }
     ngram = Chosen(NGRAM, NgramDrafter())
-    auto = Auto({NGRAM: (NgramDrafter(), _experience(ngram, mark))}, loaders, beliefs, notify)
+    first = _experience(ngram, mark, target)
+    here = fitting(model, mark)
+    beliefs = {NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})}
+    loaders = {}
+    for found in here:
+        loaders[found.name] = _loader(found, target, facts, mark, first.costs.table, notify)
+        beliefs[found.name] = promised(found)
+    auto = Auto({NGRAM: (NgramDrafter(), first)}, loaders, beliefs, notify)
     return Chosen(AUTO, auto) if auto.names != [NGRAM] else ngram
 
 
@@ -114,31 +115,41 @@ def _loader(
     target: Target,
     facts: TargetFacts,
     mark: str | None,
+    passes: CostTable,
     notify: Callable[[str], None] | None,
 ) -> MakeDrafter:
     def make() -> tuple[Drafter, Experience]:
         files = import_once(found.path, found.name, target=facts, notify=notify)
         chosen = Chosen(found.name, _bound(files, target), files)
         assert chosen.drafter is not None
-        return chosen.drafter, _experience(chosen, mark)
+        return chosen.drafter, _experience(chosen, mark, target, passes)
 
     return make
 
 
-def _promised(found: InstalledDrafter, mark: str | None) -> Beliefs:
-    """What a drafter's card leads one to expect, at measured or guessed costs."""
-    claimed = claimed_acceptance(found.path)
-    if not claimed:
-        return Beliefs()
-    key = None if mark is None else profile_key(Chosen(found.name, None, found.path), mark)
-    costs = (None if key is None else measured_costs(key)) or GUESS
-    rates = {kind: costs.best_rate(chance) for kind, chance in claimed.items()}
-    return Beliefs(rates[""], rates | {"editing": _EASIER * max(rates.values())})
+def promised(found: InstalledDrafter) -> Beliefs:
+    """What a drafter's card leads one to expect before it is loaded."""
+    beliefs = Beliefs()
+    if claimed := claimed_acceptance(found.path):
+        beliefs.expect(claimed, GUESS)
+    return beliefs
 
 
-def _experience(chosen: Chosen, mark: str | None) -> Experience:
-    """Of an arm of `auto`; targets without files are those of tests."""
-    return Experience() if mark is None else first_experience(chosen, profile_key(chosen, mark))
+def _experience(
+    chosen: Chosen, mark: str | None, target: Target, passes: CostTable | None = None
+) -> Experience:
+    """Of an arm of `auto`: what is known of it, and costs by a trial where nobody measured them.
+
+    Args:
+        passes: what the target's steps and passes cost; None: not known.
+    """
+    assert chosen.drafter is not None
+    if mark is None:
+        return Experience()  # of a target of tests
+    experience = first_experience(chosen, profile_key(chosen, mark))
+    if experience.costs.table is GUESS:
+        experience.costs = Costs(trial_costs(target, chosen.drafter, passes))
+    return experience
 
 
 def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
@@ -151,7 +162,7 @@ def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
 def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
     """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
     claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
-    experience = Experience(acceptance=claimed[""]) if claimed else Experience()
+    experience = Experience(acceptance=claimed[""], claims=claimed) if claimed else Experience()
     costs = measured_costs(key)
     if costs is not None:
         experience.costs = Costs(costs)

@@ -228,8 +228,8 @@ class Generation:
             num_accepted, committed = self._speculate(proposal)
         if self._request.grammar is not None:
             self._request.grammar.commit(committed)
-        # Waiting for a step's token takes the device on into the step after it, so that the last one of a
-        # row of plain steps seems short.
+        # Waiting for a step's token takes the device on into the step after it, so that the last one of
+        # a row of plain steps seems short.
         ahead = ahead and self._next is not None
         now = time.perf_counter()
         rest_s = now - begun - (drafted.seconds or 0.0)

@@ -7,7 +7,7 @@ the draft itself or a later one, else sampling would be biased. Certain drafts m
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -158,6 +158,7 @@ class Experience:
     Attributes:
         costs: of rounds.
         acceptance: chance that a draft stands, before anything was seen.
+        claims: the same by kind of text, and overall (""), by the drafter's card; empty: it has none.
         calibrations: by how drafts are made, since that moves chances.
         rate: tokens that are to be had in the time of a plain step.
         recent: chances of the drafts of the last rounds.
@@ -167,6 +168,7 @@ class Experience:
 
     costs: Costs = field(default_factory=Costs)
     acceptance: float = 0.7
+    claims: Mapping[str, float] = field(default_factory=dict)
     calibrations: dict[Way, Calibration] = field(default_factory=dict)
     rate: float = 1.0
     recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_ROUNDS))

@@ -1,7 +1,8 @@
 """The chat: transcript, composer and figures, and what can be done with them.
 
 Models are loaded by `loading.py`, replies streamed by `streaming.py`, messages edited and replaced by
-`revising.py`, typed commands read by `typed.py`, dialogs opened by `dialogs.py`.
+`revising.py`, taken elsewhere by `taking.py`, typed commands read by `typed.py`, dialogs opened by
+`dialogs.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from textual.widgets import Footer
 
 from localspec.errors import LocalspecError
 from localspec.sessions import Message, Sessions
-from localspec.tui import dialogs, markdown, typed
+from localspec.tui import dialogs, taking, typed
 from localspec.tui.actions import CHAT, bindings
 from localspec.tui.config import Config
 from localspec.tui.conversation import Conversation
@@ -359,23 +360,13 @@ class ChatScreen(Screen[None]):
         self.copy(event.text, event.what)
 
     def copy(self, text: str, what: str) -> None:
-        self.app.copy_to_clipboard(text)
-        self.notify(f"Copied the {what}.")
+        taking.copy(self, text, what)
 
     def action_copy_reply(self) -> None:
-        replies = [message for message in self.conversation.branch if message.role == "assistant"]
-        if replies:
-            self.copy(replies[-1].text, "reply")
-        else:
-            self.warn("There is no reply to copy.")
+        taking.copy_reply(self)
 
     def action_copy_code(self) -> None:
-        texts = [message.text for message in self.conversation.branch]
-        blocks = [block for text in texts for block in markdown.code_blocks(text)]
-        if blocks:
-            self.copy(blocks[-1], "code block")
-        else:
-            self.warn("There is no code to copy.")
+        taking.copy_code(self)
 
     def action_select_last(self) -> None:
         if views := self.transcript.views:
@@ -389,20 +380,7 @@ class ChatScreen(Screen[None]):
         await self.show_branch()
 
     def action_export(self, file: str = "") -> None:
-        branch = self.conversation.branch
-        if not branch:
-            self.warn("There is nothing to export.")
-            return
-        title = self.conversation.title
-        text = markdown.export(title, branch, target=self.target, system=self.system)
-        try:
-            # A home folder, or the folder we are in, may be missing too.
-            path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
-            path.write_text(text, encoding="utf-8")
-        except (OSError, ValueError, RuntimeError) as error:
-            self.warn(f"The conversation cannot be written: {error}")
-        else:
-            self.notify(f"Written to {path}.", markup=False)
+        taking.export(self, file)
 
     def has_no_thinking(self) -> bool:
         """Whether the template has no switch for thinking; the user is told that."""
