@@ -43,9 +43,9 @@ def trial_costs(target: Target, drafter: Drafter, known: CostTable | None = None
         if proposal is not None:
             mx.eval(proposal.tokens, proposal.confidence)
 
-    drafting = tuple(_least(lambda w=width: draft(w)) if width else 0.0 for width in widths)
+    drafting = tuple(_least(draft, width) if width else 0.0 for width in widths)
     if known is None:
-        passes = tuple(_least(lambda w=width: step(w)) for width in widths)
+        passes = tuple(_least(step, width) for width in widths)
         plain = passes[0]
     else:
         passes = tuple(known.verify_at(width, 0) for width in widths)
@@ -53,12 +53,12 @@ def trial_costs(target: Target, drafter: Drafter, known: CostTable | None = None
     return CostTable((0,), widths, (drafting,), (passes,), (plain,))
 
 
-def _least(run: Callable[[], None]) -> float:
+def _least(run: Callable[[int], None], width: int) -> float:
     """Seconds of the quickest of a few runs."""
     seconds = []
     for _ in range(_TIMES):
         begun = time.perf_counter()
-        run()
+        run(width)
         seconds.append(time.perf_counter() - begun)
     return min(seconds)
 
