@@ -45,6 +45,7 @@ class Action:
 CHAT = (
     Action("stop", "escape", "stop", "Stop", "Stop the reply and keep what is there.", True),
     Action("palette", "ctrl+p", "app.command_palette", "Palette", "Find any action by name.", True),
+    Action("help", "f1", "help", "Help", "Keys, commands, and what each figure means.", True),
     Action(
         "origins",
         "f2",
@@ -55,7 +56,6 @@ CHAT = (
     ),
     Action("panel", "f3", "panel", "Panel", "Fold the panel to one line, or unfold it.", True),
     Action("compare", "f4", "compare", "Race", "Race plain decoding against the drafter.", True),
-    Action("help", "f1", "help", "Help", "Keys, commands, and what each figure means.", True),
     Action("sessions", "ctrl+s", "sessions", "Sessions", "Search, resume, rename, delete.", True),
     Action("new", "ctrl+n", "new", "New", "Begin a new conversation; the old one is saved.", True),
     Action("model", "ctrl+l", "model", "Model", "Load another model."),

@@ -89,8 +89,10 @@ def make_drafter(
             notify(f"{name} was trained for another target, so expect few of its drafts to stand")
         return Chosen(name, drafter, files)
     ngram = Chosen(NGRAM, NgramDrafter())
-    first = _experience(ngram, mark, target)
     here = fitting(model, mark)
+    if not here:
+        return ngram
+    first = _experience(ngram, mark, target)
     beliefs = {NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})}
     loaders = {}
     for found in here:
