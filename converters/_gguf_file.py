@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from localspec.errors import CheckpointRefused
+from localspec.errors import CheckpointRefused, reason
 
 MAGIC = b"GGUF"
 GROUP_SIZE = 32
@@ -133,7 +133,7 @@ class GGUFFile:
                     )
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
-            raise CheckpointRefused(f"{path} cannot be read: {error}") from error
+            raise CheckpointRefused(f"{path} cannot be read: {reason(error)}") from error
         self._at = len(MAGIC)
         try:
             self._read_header()

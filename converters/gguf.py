@@ -20,7 +20,7 @@ import numpy as np
 
 from localspec.converters._gguf_file import GROUP_SIZE, MAGIC, GGUFFile, Part
 from localspec.converters._gguf_tokenizer import token_id, vocabulary, write_tokenizer
-from localspec.errors import CheckpointRefused
+from localspec.errors import CheckpointRefused, reason
 
 __all__ = ["FORMAT_VERSION", "MAGIC", "import_gguf"]
 
@@ -91,7 +91,7 @@ def import_gguf(source: Path, destination: Path) -> None:
         (partial / "config.json").write_text(json.dumps(config, indent=2))
         _publish(partial, destination)
     except OSError as error:
-        raise CheckpointRefused(f"{destination} cannot be written: {error}") from error
+        raise CheckpointRefused(f"{destination} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

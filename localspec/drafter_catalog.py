@@ -15,7 +15,7 @@ from localspec import catalog, hub
 from localspec.converters.convert import translate, write
 from localspec.converters.foreign import Options, TargetFacts
 from localspec.converters.public import drafters_for
-from localspec.errors import CheckpointRefused, ModelNotFound
+from localspec.errors import CheckpointRefused, ModelNotFound, reason
 from localspec.folders import cache_dir
 from localspec.models.load import CONFIG_FILE
 from localspec.provenance import trained_for, trained_for_model
@@ -129,7 +129,7 @@ def import_once(
             _note(folder).write_text(json.dumps({"name": name}), encoding="utf-8")
             write(converted, folder)
     except OSError as error:
-        raise CheckpointRefused(f"{folder} cannot be written: {error}") from error
+        raise CheckpointRefused(f"{folder} cannot be written: {reason(error)}") from error
     return folder
 
 

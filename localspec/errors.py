@@ -60,3 +60,8 @@ class ContextOverflow(LocalspecError):
 
 class TrainingError(LocalspecError):
     """A training run cannot go on; the sentence says why and what is kept."""
+
+
+def reason(error: BaseException) -> str:
+    """What the system says of an error, without its number and path, which the sentence around has."""
+    return getattr(error, "strerror", None) or str(error)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 OTHER = "other"
 
@@ -28,7 +28,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as text: {error}") from error
+        raise UsageError(f"{path} cannot be read as text: {reason(error)}") from error
     prompts = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -6,7 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from localspec.errors import CheckpointRefused
+from localspec.errors import CheckpointRefused, reason
 
 TRAINING_FILE = "training.json"
 """Beside a drafter that localspec trained: how, and for which target."""
@@ -58,7 +58,7 @@ def _said(folder: Path, key: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointRefused(f"{path} is broken: {error}") from error
+        raise CheckpointRefused(f"{path} is broken: {reason(error)}") from error
     return str(value)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, reason
 from localspec.folders import data_dir
 
 _SCHEMA = """
@@ -132,7 +132,9 @@ class Sessions:
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
-            raise LocalspecError(f"the sessions in {path} cannot be opened: {error}") from error
+            raise LocalspecError(
+                f"the sessions in {path} cannot be opened: {reason(error)}"
+            ) from error
 
     def close(self) -> None:
         with self._lock:

@@ -19,6 +19,7 @@ from localspec.drafter_catalog import InstalledDrafter
 from localspec.engine.costs import cost_table
 from localspec.engine.loading import load_target
 from localspec.engine.target import Target
+from localspec.errors import UsageError
 from localspec.lab.profile import measure
 from localspec.models.load import save
 from localspec.models.ngram import NgramDrafter
@@ -117,3 +118,9 @@ def test_a_broken_file_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert profiles.read(key) == {"widths": []}
     key.path.write_text("{")
     assert profiles.read(key) is None
+
+
+def test_a_depth_beyond_the_context_is_refused() -> None:
+    target = Target(make_model("llama", num_hidden_layers=2, vocab_size=16), context_length=2000)
+    with pytest.raises(UsageError, match="2000 tokens and the rounds there do not fit"):
+        measure(target, NgramDrafter(4), TEXT, budget_s=0.1, depths=[8, 2000])

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, reason
 
 
 def copy_with_platform(text: str) -> bool:
@@ -37,10 +37,10 @@ def edit(text: str) -> str:
         try:
             done = subprocess.run([*shlex.split(editor), str(path)], check=False)
         except (OSError, ValueError) as error:
-            raise LocalspecError(f"the editor '{editor}' cannot be run: {error}") from error
+            raise LocalspecError(f"the editor '{editor}' cannot be run: {reason(error)}") from error
         if done.returncode:
             raise LocalspecError(f"the editor '{editor}' failed ({done.returncode})")
         try:
             return path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise LocalspecError(f"the editor '{editor}' left no text: {error}") from error
+            raise LocalspecError(f"the editor '{editor}' left no text: {reason(error)}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.errors import reason
 from localspec.tui import markdown
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def export(screen: ChatScreen, file: str) -> None:
         path = Path(file).expanduser() if file else markdown.export_path(title, Path.cwd())
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        screen.warn(f"The conversation cannot be written: {reason}")
+        screen.warn(f"The conversation cannot be written: {reason(error)}")
     else:
         screen.notify(f"Written to {path}.", markup=False)

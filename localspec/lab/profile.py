@@ -19,6 +19,7 @@ from mlx.utils import tree_flatten
 from localspec.engine.acceptance import accept_certain
 from localspec.engine.generation import PREFILL_CHUNK
 from localspec.engine.target import Target, TargetCache
+from localspec.errors import UsageError
 from localspec.lab import noise
 from localspec.models.drafter import Drafter
 
@@ -115,6 +116,9 @@ def measure(
         budget_s: seconds that it may take, on a machine where a few rounds of each kind fit into it.
         depths: None: as many of `DEPTHS` as the time allows.
         positions: at which wide passes are compared with single steps; None: as the time allows.
+
+    Raises:
+        UsageError: a depth that was asked for does not fit the target's context.
     """
     begun = time.perf_counter()
     most = drafter.max_width if drafter else 1
@@ -122,12 +126,19 @@ def measure(
         tuple(range(most + 1)), _bandwidth(), _arithmetic(target), _weight_bytes(target)
     )
     step_s, token_s = _speeds(target, text)
+    given = depths is not None
     if depths is None:
         limit = _PREFILL_SHARE * budget_s / token_s
         depths = [d for n, d in enumerate(DEPTHS) if n == 0 or sum(DEPTHS[: n + 1]) <= limit]
     # Every round commits a token.
     growth = (_LEAST_TURNS + 2) * (most + 2 + _PLAIN_STEPS)
-    depths = [depth for depth in depths if depth + growth < target.context_length] or [1]
+    fitting = [depth for depth in depths if depth + growth < target.context_length]
+    if given and len(fitting) < len(depths):
+        raise UsageError(
+            f"a depth of {max(depths)} tokens and the rounds there do not fit the model's context of "
+            f"{target.context_length}"
+        )
+    depths = fitting or [1]
     turn_s = step_s * (_PLAIN_STEPS + sum(1.2 + 0.1 * width for width in profile.widths))
     least = _LEAST_TURNS * turn_s * len(depths) + token_s * sum(depths)
     say(f"this takes about {max(budget_s, least + _NOISE_SHARE * budget_s):.0f} s")

@@ -7,7 +7,7 @@ import socket
 import uvicorn
 from starlette.types import ASGIApp
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, reason
 
 _GRACE_S = 2
 _IDLE_S = 75
@@ -25,7 +25,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         listening = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
-        raise LocalspecError(f"cannot listen on {host}, port {port}: {error}") from error
+        raise LocalspecError(f"cannot listen on {host}, port {port}: {reason(error)}") from error
     try:
         # Else a server that was just stopped would hold the port for a while.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -33,9 +33,8 @@ def bind(host: str, port: int) -> socket.socket:
         listening.listen(128)
     except OSError as error:
         listening.close()
-        reason = error.strerror or str(error)
         raise LocalspecError(
-            f"cannot listen on {host}, port {port}: {reason}; choose another with --port"
+            f"cannot listen on {host}, port {port}: {reason(error)}; choose another with --port"
         ) from error
     return listening
 

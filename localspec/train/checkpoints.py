@@ -15,7 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from localspec.errors import TrainingError
+from localspec.errors import TrainingError, reason
 from localspec.train.corpus import write_atomically
 
 _STATE = "state.json"
@@ -41,7 +41,7 @@ class Checkpoints:
             if (folder / _STATE).exists():
                 self._state.update(json.loads((folder / _STATE).read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
-            raise TrainingError(f"{folder / _STATE} is broken: {error}") from error
+            raise TrainingError(f"{folder / _STATE} is broken: {reason(error)}") from error
         for role in ("latest", "best"):
             name = self._state[role]
             if name is not None and not (folder / name / _VALUES).is_file():
@@ -87,7 +87,7 @@ class Checkpoints:
         except (OSError, RuntimeError) as error:
             shutil.rmtree(scratch, ignore_errors=True)
             raise TrainingError(
-                f"the checkpoint {name} cannot be written: {error}; the ones before it stay"
+                f"the checkpoint {name} cannot be written: {reason(error)}; the ones before it stay"
             ) from error
         self._state = state
         self._clean_up()
@@ -108,7 +108,7 @@ class Checkpoints:
             arrays = mx.load(str(path / _ARRAYS))
             values = json.loads((path / _VALUES).read_text(encoding="utf-8"))
         except (OSError, RuntimeError, ValueError) as error:
-            raise TrainingError(f"the checkpoint {path} cannot be read: {error}") from error
+            raise TrainingError(f"the checkpoint {path} cannot be read: {reason(error)}") from error
         assert isinstance(arrays, dict)
         return arrays, dict(values)
 

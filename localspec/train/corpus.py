@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.errors import TrainingError
+from localspec.errors import TrainingError, reason
 
 _MANIFEST = "manifest.json"
 _FORMAT = 1
@@ -174,7 +174,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] == _FORMAT and isinstance(manifest["target"], str):
             return dict(manifest)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise TrainingError(f"{path} is broken: {error}") from error
+        raise TrainingError(f"{path} is broken: {reason(error)}") from error
     raise TrainingError(f"{path} has another format; choose another folder")
 
 

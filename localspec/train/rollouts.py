@@ -17,7 +17,7 @@ from mlx_lm.generate import BatchGenerator
 
 from localspec.engine.sampling import Uniforms, sample
 from localspec.engine.target import Target
-from localspec.errors import TrainingError, UsageError
+from localspec.errors import TrainingError, UsageError, reason
 from localspec.prompts import Prompt
 from localspec.text.chat import render_chat
 from localspec.train.corpus import Corpus, Rollout
@@ -166,7 +166,8 @@ class RolloutWriter:
             self._corpus.append(finished)
         except OSError as error:
             raise TrainingError(
-                f"the corpus in {self._corpus.folder} cannot be written: {error}; what it held stays"
+                f"the corpus in {self._corpus.folder} cannot be written: {reason(error)}; what it held "
+                "stays"
             ) from error
         finished.clear()
 

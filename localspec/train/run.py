@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from localspec.engine.precision import to_float32
 from localspec.engine.target import Target
-from localspec.errors import TrainingError, UsageError
+from localspec.errors import TrainingError, UsageError, reason
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
 from localspec.train.card import Card
@@ -180,6 +180,6 @@ def write_drafter(
         for path in sorted(scratch.iterdir(), key=lambda path: path.name == drafters.CONFIG_FILE):
             os.replace(path, folder / path.name)
     except (OSError, RuntimeError) as error:
-        raise TrainingError(f"{folder} cannot be written: {error}") from error
+        raise TrainingError(f"{folder} cannot be written: {reason(error)}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.target import Target
-from localspec.errors import TrainingError
+from localspec.errors import TrainingError, reason
 from localspec.train.corpus import Corpus
 
 _BATCH_TOKENS = 4096
@@ -87,7 +87,7 @@ class StateStore:
             beside.replace(path)
         except OSError as error:
             beside.unlink(missing_ok=True)
-            raise TrainingError(f"{path} cannot be written: {error}") from error
+            raise TrainingError(f"{path} cannot be written: {reason(error)}") from error
         self._left -= states.nbytes
 
     def _load(self, index: int) -> np.ndarray:
@@ -95,7 +95,7 @@ class StateStore:
         try:
             states: np.ndarray = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise TrainingError(f"{path} is broken: {error}; delete it") from error
+            raise TrainingError(f"{path} is broken: {reason(error)}; delete it") from error
         if states.shape[:2] != (len(self._corpus[index].tokens), len(self._layers)):
             raise TrainingError(f"{path} does not hold the states of its rollout; delete it")
         return states
