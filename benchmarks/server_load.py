@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 from drafters import PROMPTS
-from servers import chat, server
+from servers import as_run, chat, server
 
 import localspec
 from localspec import catalog
@@ -90,17 +90,20 @@ def main() -> None:
     options = _options()
     folder = str(catalog.resolve_model(options.model))
     rows = []
-    for clients in options.clients:
-        for name in ("localspec", "mlx_lm"):
-            with server(name, folder, options.drafters) as port:
-                rows.append({"server": name, "clients": clients, **load(port, clients, options)})
-            print(_line(rows[-1]), file=sys.stderr)
-    report = {
-        "model": options.model,
-        "drafters": options.drafters,
-        "load": rows,
-        "single_stream": single_stream(folder, options),
-    }
+    with as_run(folder) as plain:
+        folders = {"localspec": folder, "mlx_lm": plain}
+        for clients in options.clients:
+            for name, its in folders.items():
+                with server(name, its, options.drafters) as port:
+                    figures = load(port, clients, options)
+                rows.append({"server": name, "clients": clients, **figures})
+                print(_line(rows[-1]), file=sys.stderr)
+        report = {
+            "model": options.model,
+            "drafters": options.drafters,
+            "load": rows,
+            "single_stream": single_stream(folder, plain, options),
+        }
     print(json.dumps(report, indent=2) if options.json else _text(report))
 
 
@@ -152,7 +155,7 @@ def load(port: int, num_clients: int, options: argparse.Namespace) -> dict[str, 
     }
 
 
-def single_stream(folder: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+def single_stream(folder: str, plain: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Speeds of one stream and their ratios, for each drafter."""
     models = {name: localspec.load(folder, drafter=name) for name in options.drafters}
     generate = {name: Speed() for name in models}
@@ -162,7 +165,7 @@ def single_stream(folder: str, options: argparse.Namespace) -> list[dict[str, An
     prompts = code[: options.prompts]
     for model in models.values():
         _stream("Hello.", model, 16)
-    with server("localspec", folder, options.drafters) as ours, server("mlx_lm", folder) as theirs:
+    with server("localspec", folder, options.drafters) as ours, server("mlx_lm", plain) as theirs:
         for _ in range(options.turns):
             for prompt in prompts:
                 mlx_lm.add(*chat(theirs, prompt, options.tokens).decoding)

@@ -6,14 +6,23 @@ import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+from mlx_lm.utils import load_model
+
+from localspec.engine.precision import to_float32
 
 _WAIT_S = 1800
 
@@ -43,6 +52,30 @@ class Answer:
 
 
 @contextlib.contextmanager
+def as_run(folder: str) -> Iterator[str]:
+    """A model's folder with the weights as localspec runs them: on the CPU a copy in float32.
+
+    There mlx-lm would run quantised weights with slow kernels, which is not what is to be compared.
+    """
+    if mx.default_device() != mx.Device(mx.cpu):
+        yield folder
+        return
+    model, config = load_model(Path(folder), lazy=True)
+    to_float32(model)
+    for key in ("quantization", "quantization_config"):
+        config.pop(key, None)
+    with tempfile.TemporaryDirectory() as copy:
+        for file in Path(folder).iterdir():
+            if file.suffix != ".safetensors":
+                shutil.copy(file, copy)
+        weights: Any = tree_flatten(model.parameters())
+        mx.save_safetensors(f"{copy}/model.safetensors", dict(weights), {"format": "mlx"})
+        Path(copy, "config.json").write_text(json.dumps(config), encoding="utf-8")
+        del model, weights
+        yield copy
+
+
+@contextlib.contextmanager
 def server(name: str, folder: str, drafters: Sequence[str] = ()) -> Iterator[int]:
     """A server, `localspec` or `mlx_lm`, that runs while the context lasts; its port.
 
@@ -57,11 +90,15 @@ def server(name: str, folder: str, drafters: Sequence[str] = ()) -> Iterator[int
         command += [word for name in drafters for word in ("-d", name)]
     else:
         command = ["-m", "mlx_lm", "server", "--model", folder]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    if sys.platform == "linux":
+        # localspec loads it by itself.
+        environment["LD_PRELOAD"] = "libopenblas.so.0"
     process = subprocess.Popen(
         [sys.executable, *command, "--port", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env=environment,
     )
     try:
         deadline = time.monotonic() + _WAIT_S
