@@ -16,6 +16,8 @@ _MOST_CREDIT = 6.0
 """What earlier gains may make up for, so that a change for the worse is noticed soon."""
 _PROBE_SHARE = 0.01
 """Of the time, for probes."""
+_FIRST_PROBE_SHARE = 0.02
+"""The same of a new stream's first probe: other text may suit the drafter better."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 8, 96
 
 
@@ -31,6 +33,7 @@ class Parking:
     parked: bool = False
     gain: float = 0.0
     _left: int = 0
+    _probe_loss: float = 0.0
 
     @property
     def steps_left(self) -> int:
@@ -38,8 +41,9 @@ class Parking:
         return self._left if self.parked else 0
 
     def again(self) -> Parking:
-        """For a new stream with the same drafter: waits go on, gains are not taken over."""
-        return Parking(self.parked, min(self.gain, 0.0), self._left)
+        """For a new stream with the same drafter: gains are not taken over, long waits neither."""
+        wait = min(self._left, int(self._probe_loss / _FIRST_PROBE_SHARE))
+        return Parking(self.parked, min(self.gain, 0.0), wait, self._probe_loss)
 
     def wake(self) -> None:
         """Probe at once."""
@@ -67,5 +71,6 @@ class Parking:
         """Make plain steps until a probe; so many that probes are a small share of the time."""
         wait = min(max(probe_loss / _PROBE_SHARE, _SHORTEST_WAIT), _LONGEST_WAIT)
         self.parked, self._left = True, int(wait) if steps is None else steps
+        self._probe_loss = probe_loss
         # One more loss parks again.
         self.gain = max(self.gain, -_MOST_LOSS)

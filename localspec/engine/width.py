@@ -208,9 +208,10 @@ class AdaptiveWidth:
         self._calibration = experience.calibration("greedy")
         if experience.parking is None:
             # A few plain steps to measure what drafting has to beat.
-            experience.parking = Parking()
-            experience.parking.park(0.0, _WARM_UP)
-        self._parking = experience.parking.again()
+            experience.parking = self._parking = Parking()
+            self._parking.park(0.0, _WARM_UP)
+        else:
+            self._parking = experience.parking.again()
         self._probing = self._exploring = False
         self.parked = False
         self._planned = 0
@@ -301,6 +302,10 @@ class AdaptiveWidth:
         seconds += known.costs.verify(num_verified, depth)
         steps = seconds / known.costs.plain(depth)
         num_tokens = outcome.num_accepted + 1
+        if self._probing and not outcome.num_drafted:
+            # It had nothing to say, which cost nothing and tells nothing.
+            self._parking.park(0.0)
+            return
         self._parking.learn(num_tokens - steps, self._probe_loss())
 
     def _probe_loss(self) -> float:
