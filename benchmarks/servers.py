@@ -20,9 +20,8 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
-from mlx_lm.utils import load_model
 
-from localspec.engine.precision import to_float32
+from localspec.engine.loading import load_target
 
 _WAIT_S = 1800
 
@@ -60,8 +59,8 @@ def as_run(folder: str) -> Iterator[str]:
     if mx.default_device() != mx.Device(mx.cpu):
         yield folder
         return
-    model, config = load_model(Path(folder), lazy=True)
-    to_float32(model)
+    model = load_target(Path(folder)).model
+    config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
     for key in ("quantization", "quantization_config"):
         config.pop(key, None)
     with tempfile.TemporaryDirectory() as copy:
@@ -85,15 +84,15 @@ def server(name: str, folder: str, drafters: Sequence[str] = ()) -> Iterator[int
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     if name == "localspec":
         command = ["-m", "localspec", "serve", "-m", folder]
         command += [word for name in drafters for word in ("-d", name)]
     else:
         command = ["-m", "mlx_lm", "server", "--model", folder]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    if sys.platform == "linux":
-        # localspec loads it by itself.
-        environment["LD_PRELOAD"] = "libopenblas.so.0"
+        if sys.platform == "linux":
+            # localspec loads it by itself.
+            environment["LD_PRELOAD"] = "libopenblas.so.0"
     process = subprocess.Popen(
         [sys.executable, *command, "--port", str(port)],
         stdout=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from localspec.engine.costs import GUESS, Costs, CostTable
+from localspec.engine.costs import CostTable
 from localspec.engine.drawing import Drawing, chances
 from localspec.provenance import TRAINING_FILE, claimed_acceptance
 
@@ -28,35 +28,6 @@ def test_tables_are_read_between_their_points() -> None:
     # Beyond the last width the slope goes on; before the first depth it is level.
     assert MEASURED.verify_at(7, 0) == pytest.approx(0.10)
     assert MEASURED.plain_at(-5) == MEASURED.plain_at(0)
-
-
-def test_a_guess_takes_over_what_rounds_cost_with_another_drafter() -> None:
-    known = Costs(MEASURED)
-    for _ in range(20):
-        # The machine is half as fast as when it was measured, wide passes a third.
-        known.learn_verify(0, 0, 0.1)
-        known.learn_verify(4, 0, 0.24)
-    fresh = Costs().beside(known)
-    for width in range(5):
-        for depth in (0, 700):
-            assert fresh.verify(width, depth) == pytest.approx(known.verify(width, depth))
-    assert fresh.plain(0) == pytest.approx(known.plain(0))
-    # Drafting is guessed, in the time of a plain step.
-    guess = GUESS.draft_at(2, 0) / GUESS.plain_at(0)
-    assert fresh.draft(2, 0) / fresh.plain(0) == pytest.approx(guess, rel=0.2)
-    before = known.verify(4, 0)
-    fresh.learn_verify(4, 0, 1.0)
-    assert known.verify(4, 0) == before
-
-
-def test_what_was_measured_for_a_drafter_is_kept_beside_another() -> None:
-    learnt = Costs()
-    for _ in range(20):
-        learnt.learn_verify(0, 0, 0.2)
-    own = Costs(MEASURED).beside(learnt)
-    assert own.table is MEASURED
-    assert own.verify(4, 0) == pytest.approx(0.08)
-    assert own.plain(1000) == pytest.approx(0.058)
 
 
 def test_the_chances_of_drawn_and_certain_drafts_are_by_definition() -> None:

@@ -53,7 +53,8 @@ def compare(
     from localspec.model import fitting_drafters, load, load_usable
 
     SamplingParams(temperature=temperature)
-    if html is not None and not html.expanduser().parent.is_dir():
+    html = None if html is None else html.expanduser()
+    if html is not None and not html.parent.is_dir():
         raise UsageError(f"{html} cannot be written: its folder is not there")
     given = _prompts(prompts, model)
     given = given if limit is None else spread(given, limit)
@@ -74,7 +75,7 @@ def compare(
     )
     status.clear()
     if html is not None:
-        html.expanduser().write_text(page(model, comparison), encoding="utf-8")
+        html.write_text(page(model, comparison), encoding="utf-8")
     if as_json:
         write(json.dumps({"model": model, **comparison.as_dict()}))
     else:

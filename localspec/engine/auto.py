@@ -182,9 +182,8 @@ class Auto:
         Returns:
             Its name; None: plain decoding.
         """
-        while (name := self.bandit.choose(kind, plain=plain)) not in (None, *self._drafters):
+        while (name := self.bandit.choose(kind, plain=plain)) and name not in self._drafters:
             # Once it is loaded, more is known of it, perhaps too much to play it.
-            assert name is not None
             self._seat(name)
         self._first = name
         return name
@@ -251,19 +250,11 @@ class Auto:
             self._seated.remove(worst)
             del self._drafters[worst]
         if name not in self._experiences:
-            self._experiences[name] = self._acquainted(first)
+            self._experiences[name] = first
             if first.claims:
                 self.bandit.arms[name].expect(first.claims, first.costs.table)
         self._drafters[name] = drafter
         self._seated.append(name)
-
-    def _acquainted(self, experience: Experience) -> Experience:
-        """What other arms have learnt of the target, a new one need not find out."""
-        for known in self._experiences.values():
-            if known.parking is not None:
-                experience.costs = experience.costs.beside(known.costs)
-                break
-        return experience
 
 
 class AutoWidth:

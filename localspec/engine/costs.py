@@ -7,10 +7,9 @@ are noticed.
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 _FOLLOW = 0.15
@@ -147,22 +146,6 @@ class Costs:
     _scale: float | None = None
     _draft: _Curve = field(default_factory=_Curve)
     _verify: _Curve = field(default_factory=_Curve)
-
-    def beside(self, other: Costs) -> Costs:
-        """For another drafter on the same target: what plain steps and passes cost is known.
-
-        What was measured for the drafter itself stays; a guess takes all but drafting from the other.
-        """
-        if self.table is not GUESS:
-            return self
-        theirs = other.table
-        draft = tuple(
-            tuple(GUESS.draft_at(width, depth) * plain for width in theirs.widths)
-            for depth, plain in zip(theirs.depths, theirs.plain, strict=True)
-        )
-        return Costs(
-            replace(theirs, draft=draft), other._scale, _verify=copy.deepcopy(other._verify)
-        )
 
     def draft(self, width: int, depth: int) -> float:
         """Seconds to draft so many tokens."""

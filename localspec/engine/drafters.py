@@ -164,7 +164,7 @@ def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
 def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
     """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
     claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
-    experience = Experience(acceptance=claimed[""], claims=claimed) if claimed else Experience()
+    experience = Experience(claims=claimed)
     costs = measured_costs(key)
     if costs is not None:
         experience.costs = Costs(costs)

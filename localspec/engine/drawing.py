@@ -48,6 +48,11 @@ class Drawing:
         self.argmax += gain * (argmax - self.argmax)
 
 
+def likeliest(logits: mx.array) -> tuple[mx.array, None]:
+    """A `Draw` that is certain: [..., V] -> the argmax [...] int32, and no distribution."""
+    return mx.argmax(logits, axis=-1).astype(mx.int32), None
+
+
 def chances(p: mx.array, q: mx.array) -> mx.array:
     """Of the first draft, drawn and certain: p [1, 1+w, V], q [1, w, V] -> [2] float32."""
     first_p, first_q = p[0, 0], q[0, 0]

@@ -17,7 +17,7 @@ import numpy as np
 from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
 from localspec.engine.auto import Auto
 from localspec.engine.drafting import Drafted, ids, make_drafts
-from localspec.engine.drawing import chances
+from localspec.engine.drawing import chances, likeliest
 from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
 from localspec.engine.logprobs import token_logprobs
@@ -373,7 +373,7 @@ class Generation:
 
     def _draw(self, logits: mx.array) -> tuple[mx.array, mx.array | None]:
         if self._width.way != "sampled":
-            return mx.argmax(logits, axis=-1).astype(mx.int32), None
+            return likeliest(logits)
         q = self._request.sampling.distribution(logits)
         uniform = self._uniforms.at("draft", self._num_draws, q.size // q.shape[-1])
         self._num_draws += uniform.size

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from localspec.engine.costs import CostTable
+from localspec.engine.drawing import likeliest
 from localspec.engine.target import Target
 from localspec.models.drafter import Drafter
 
@@ -39,7 +40,7 @@ def trial_costs(target: Target, drafter: Drafter, known: CostTable | None = None
 
     def draft(width: int) -> None:
         anchor = mx.zeros((1,), dtype=mx.int32)
-        proposal = drafter.propose(state, anchor, width, _likeliest)
+        proposal = drafter.propose(state, anchor, width, likeliest)
         if proposal is not None:
             mx.eval(proposal.tokens, proposal.confidence)
 
@@ -61,7 +62,3 @@ def _least(run: Callable[[int], None], width: int) -> float:
         run(width)
         seconds.append(time.perf_counter() - begun)
     return min(seconds)
-
-
-def _likeliest(logits: mx.array) -> tuple[mx.array, None]:
-    return mx.argmax(logits, axis=-1).astype(mx.int32), None

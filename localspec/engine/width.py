@@ -23,7 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 32
 """So many past rounds say how sure the drafter is of the text of now."""
-_RATE_MEMORY = 0.95
+_ACCEPTANCE = 0.7
+"""Chance that a draft stands, before anything is known."""
 _CURVE_ROUNDS = 8
 _WARM_UP = 4
 _TRIFLE = 0.01
@@ -157,8 +158,8 @@ class Experience:
 
     Attributes:
         costs: of rounds.
-        acceptance: chance that a draft stands, before anything was seen.
-        claims: the same by kind of text, and overall (""), by the drafter's card; empty: it has none.
+        claims: chance that a draft stands by kind of text, and overall (""), by the drafter's card;
+            empty: it has none.
         calibrations: by how drafts are made, since that moves chances.
         rate: tokens that are to be had in the time of a plain step.
         recent: chances of the drafts of the last rounds.
@@ -167,7 +168,6 @@ class Experience:
     """
 
     costs: Costs = field(default_factory=Costs)
-    acceptance: float = 0.7
     claims: Mapping[str, float] = field(default_factory=dict)
     calibrations: dict[Way, Calibration] = field(default_factory=dict)
     rate: float = 1.0
@@ -176,7 +176,7 @@ class Experience:
     drawing: Drawing = field(default_factory=Drawing)
 
     def calibration(self, way: Way) -> Calibration:
-        return self.calibrations.setdefault(way, Calibration(self.acceptance))
+        return self.calibrations.setdefault(way, Calibration(self.claims.get("", _ACCEPTANCE)))
 
 
 class _Curve(NamedTuple):
@@ -298,14 +298,14 @@ class AdaptiveWidth:
             return
         # A drafter that has nothing to say gives nothing.
         known.recent.append(self._chances if outcome.num_drafted else [0.0])
-        seconds = known.costs.draft(outcome.num_drafted, depth)
-        seconds += known.costs.verify(num_verified, depth)
-        steps = seconds / known.costs.plain(depth)
-        num_tokens = outcome.num_accepted + 1
         if self._probing and not outcome.num_drafted:
             # It had nothing to say, which cost nothing and tells nothing.
             self._parking.park(0.0)
             return
+        seconds = known.costs.draft(outcome.num_drafted, depth)
+        seconds += known.costs.verify(num_verified, depth)
+        steps = seconds / known.costs.plain(depth)
+        num_tokens = outcome.num_accepted + 1
         self._parking.learn(num_tokens - steps, self._probe_loss())
 
     def _probe_loss(self) -> float:

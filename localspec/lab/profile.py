@@ -17,6 +17,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from localspec.engine.acceptance import accept_certain
+from localspec.engine.drawing import likeliest
 from localspec.engine.generation import PREFILL_CHUNK
 from localspec.engine.target import Target, TargetCache
 from localspec.errors import UsageError
@@ -126,19 +127,18 @@ def measure(
         tuple(range(most + 1)), _bandwidth(), _arithmetic(target), _weight_bytes(target)
     )
     step_s, token_s = _speeds(target, text)
-    given = depths is not None
-    if depths is None:
-        limit = _PREFILL_SHARE * budget_s / token_s
-        depths = [d for n, d in enumerate(DEPTHS) if n == 0 or sum(DEPTHS[: n + 1]) <= limit]
     # Every round commits a token.
     growth = (_LEAST_TURNS + 2) * (most + 2 + _PLAIN_STEPS)
-    fitting = [depth for depth in depths if depth + growth < target.context_length]
-    if given and len(fitting) < len(depths):
+    room = target.context_length - growth
+    if depths is None:
+        limit = _PREFILL_SHARE * budget_s / token_s
+        affordable = [d for n, d in enumerate(DEPTHS) if n == 0 or sum(DEPTHS[: n + 1]) <= limit]
+        depths = [depth for depth in affordable if depth < room] or [1]
+    elif max(depths) >= room:
         raise UsageError(
             f"a depth of {max(depths)} tokens and the rounds there do not fit the model's context of "
             f"{target.context_length}"
         )
-    depths = fitting or [1]
     turn_s = step_s * (_PLAIN_STEPS + sum(1.2 + 0.1 * width for width in profile.widths))
     least = _LEAST_TURNS * turn_s * len(depths) + token_s * sum(depths)
     say(f"this takes about {max(budget_s, least + _NOISE_SHARE * budget_s):.0f} s")
@@ -273,7 +273,7 @@ class _Rounds:
         if not width or self._drafter is None:
             return None
         anchor = mx.array([self._anchor], dtype=mx.int32)
-        proposal = self._drafter.propose(self._state, anchor, width, _likeliest)
+        proposal = self._drafter.propose(self._state, anchor, width, likeliest)
         if proposal is None:
             return mx.full((1, width), self._anchor, dtype=mx.int32)
         mx.eval(proposal.tokens, proposal.confidence)
@@ -285,10 +285,6 @@ class _Rounds:
         if self._drafter is not None:
             self._drafter.observe(self._state, mx.array([next_tokens], dtype=mx.int32), taps)
             mx.async_eval(self._state.arrays)
-
-
-def _likeliest(logits: mx.array) -> tuple[mx.array, None]:
-    return mx.argmax(logits, axis=-1).astype(mx.int32), None
 
 
 def _timing(seconds: list[float]) -> Timing:

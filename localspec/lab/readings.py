@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from localspec.converters.convert import translate
 from localspec.converters.foreign import Options, TargetFacts
+from localspec.engine.drawing import likeliest
 from localspec.engine.generation import Generation
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
@@ -121,12 +122,8 @@ def _hits(drafter: Drafter, tokens: list[int], taps: mx.array, right: mx.array) 
     for position in range(1, len(tokens) - 1):
         known = mx.array([[tokens[position]]], dtype=mx.int32)
         drafter.observe(state, known, taps[:, position - 1 : position])
-        proposal = drafter.propose(state, known[:, 0], 1, _greedy)
+        proposal = drafter.propose(state, known[:, 0], 1, likeliest)
         assert proposal is not None, "after an observed position every trained drafter proposes"
         hits.append(proposal.tokens[0, 0] == right[position])
         mx.async_eval(hits[-1], state.arrays)
     return np.array(mx.stack(hits))
-
-
-def _greedy(logits: mx.array) -> tuple[mx.array, None]:
-    return mx.argmax(logits, axis=-1).astype(mx.int32), None
