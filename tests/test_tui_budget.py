@@ -29,9 +29,10 @@ def function_{n}(a, b):
 _TOKENS = 10_000
 _PER_ROUND = 3
 _ROUNDS_PER_S = 150 / _PER_ROUND
-_SECONDS = 4.0
-_WHOLE_S = 30.0
-"""CPU seconds for all 10,000 tokens, as fast as they come. It takes 3 to 6; drawn whole, minutes."""
+_SECONDS = 3.0
+_TRIES = 3
+_WHOLE_S = 60.0
+"""CPU seconds for all 10,000 tokens, as fast as they come. It takes 10 to 20; drawn whole, minutes."""
 
 
 def reply() -> tuple[str, ScriptedEngine]:
@@ -44,7 +45,22 @@ def first_part(c: Chat) -> Part:
 
 
 async def share_of_core(c: Chat) -> float:
-    """What this thread, which draws, takes of a core while 150 tokens a second come."""
+    """What this thread, which draws, takes of a core while 150 tokens a second come.
+
+    Of some tries the least: whoever else is busy on the machine can only add to it.
+    """
+    return min([await _share(c) for _ in range(_TRIES)])
+
+
+async def idle() -> None:
+    """Wait until what came has been drawn."""
+    cpu = 0.0
+    while time.thread_time() - cpu > 0.05:
+        cpu = time.thread_time()
+        await asyncio.sleep(0.5)
+
+
+async def _share(c: Chat) -> float:
     begun, cpu, allowed = time.monotonic(), time.thread_time(), 0
     while (seconds := time.monotonic() - begun) < _SECONDS:
         if due := int(seconds * _ROUNDS_PER_S) - allowed:
@@ -62,7 +78,7 @@ async def test_150_tokens_a_second_take_a_third_of_a_core(tmp_path: Path) -> Non
         await c.send("Go on")
         assert await share_of_core(c) < 1 / 3
         # It was drawn, too.
-        assert len(words(c.replies[0].source)) > 150 * _SECONDS / 2
+        assert len(words(c.replies[0].source)) > 150 * _SECONDS * _TRIES / 2
 
 
 @asynchronous
@@ -70,17 +86,13 @@ async def test_a_long_reply_stays_cheap_to_draw(tmp_path: Path) -> None:
     text, engine = reply()
     async with chat(tmp_path, engine) as c:
         await c.send("Go on")
-        begun = time.process_time()
+        begun = time.thread_time()
         engine.allow(_TOKENS // _PER_ROUND + 1)
         reached = len("".join(words(text)[:_TOKENS]))
         while len(c.replies[0].source if c.replies else "") < reached:
             await asyncio.sleep(0.05)
-        assert time.process_time() - begun < _WHOLE_S
-        # What the burst has left to do is not part of the pace.
-        cpu, until = 0.0, time.monotonic() + _WHOLE_S
-        while time.thread_time() - cpu > 0.05 and time.monotonic() < until:
-            cpu = time.thread_time()
-            await asyncio.sleep(0.5)
+        await idle()
+        assert time.thread_time() - begun < _WHOLE_S
         # At its end it costs what it did at its beginning.
         assert await share_of_core(c) < 1 / 3
         transcript = c.screen.transcript
