@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from localspec import catalog, history
 from localspec.checks import checked
 from localspec.engine.drafters import (
-    AUTO,
     NGRAM,
     Chosen,
     first_experience,
@@ -298,7 +297,7 @@ class Model:
             width=width,
             grammar=grammar,
             logprobs=logprobs,
-            kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self.drafter == AUTO else "",
+            kind=kind_of(self.decode(prompt[-_KIND_TOKENS:])) if self._bound else "",
         )
         if asked is not None and history.is_on():
             settings = {name: getattr(sampling, name) for name in history.SETTINGS}

@@ -6,7 +6,7 @@ positions, T for taps, w for drafts, V for the target's vocabulary and D for the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -135,4 +135,17 @@ class StoppingDrafter(Protocol):
         self, state: Any, anchor: mx.array, width: int, draw: Draw, pace: Pace
     ) -> Proposal | None:
         """As `propose`, up to the first draft that the pace does not want."""
+        ...
+
+
+@runtime_checkable
+class ForetellingDrafter(Protocol):
+    """A drafter that can say without the device what it would propose, so that it may be asked often."""
+
+    def foretells(self, state: Any) -> bool:
+        """Whether it can in this state."""
+        ...
+
+    def foretell(self, state: Any, width: int) -> Sequence[float]:
+        """Confidences of the drafts that `propose` would give now; empty: it would give none."""
         ...

@@ -7,6 +7,7 @@ code. After prompt lookup decoding (A. Saxena, 2023).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -98,7 +99,8 @@ class NgramDrafter:
 
         The very first token of the prompt is nobody's next token, so it is not seen; nothing needs it.
         """
-        tokens = [int(token) for token in np.array(next_tokens[0])]
+        # Without an operation of MLX's, which would wait for the step that is under way.
+        tokens = [int(token) for token in np.array(next_tokens)[0]]
         for index, token in enumerate(tokens):
             if len(tokens) - index <= _LEARN_LAST and len(state.tokens) >= _KEY:
                 state.learn(token)
@@ -108,26 +110,36 @@ class NgramDrafter:
         self, state: NgramState, anchor: mx.array, width: int, draw: Draw
     ) -> Proposal | None:
         """Copy up to `width` tokens; nothing when no match promises to be right."""
-        if len(state.tokens) < _KEY:
-            return None
-        end, length = state.match()
-        if not length:
+        end, confidence = self._find(state, width)
+        if not confidence:
             return None
         # A match that overlaps its own copy goes on into the copy: repetition continues.
         source = list(state.tokens)
-        confidence: list[float] = []
-        survival = 1.0
-        for offset in range(width):
-            confident = state.confidence(length + offset)
-            survival *= confident
-            if survival < _MIN_CONFIDENCE:
-                break
+        for offset in range(len(confidence)):
             source.append(source[end + offset])
-            confidence.append(confident)
-        if not confidence:
-            return None
         tokens = source[len(state.tokens) :]
         return Proposal(
             tokens=mx.array([tokens], dtype=mx.int32),
             confidence=mx.array([confidence], dtype=mx.float32),
         )
+
+    def foretells(self, state: NgramState) -> bool:
+        return True
+
+    def foretell(self, state: NgramState, width: int) -> Sequence[float]:
+        return self._find(state, width)[1]
+
+    def _find(self, state: NgramState, width: int) -> tuple[int, list[float]]:
+        """Where to copy from, and the confidences of the tokens there that are worth a try."""
+        if len(state.tokens) < _KEY:
+            return 0, []
+        end, length = state.match()
+        confidence: list[float] = []
+        survival = 1.0
+        for offset in range(width if length else 0):
+            confident = state.confidence(length + offset)
+            survival *= confident
+            if survival < _MIN_CONFIDENCE:
+                break
+            confidence.append(confident)
+        return end, confidence

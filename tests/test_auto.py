@@ -20,12 +20,13 @@ from localspec.engine.auto import Auto, MakeDrafter
 from localspec.engine.bandit import Bandit, Beliefs
 from localspec.engine.generation import Generation
 from localspec.engine.parking import Parking
+from localspec.engine.policy import Outcome
 from localspec.engine.prefixes import PrefixCache
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
 from localspec.engine.trial import trial_costs
-from localspec.engine.width import Experience, Outcome
+from localspec.engine.width import Experience
 from localspec.errors import DrafterMismatch
 from localspec.models.drafter import Drafter
 from localspec.models.ngram import NgramDrafter
@@ -239,7 +240,7 @@ def test_where_an_arm_parks_another_takes_over_only_if_it_may_well_do_better() -
 
 def test_an_arm_that_parked_elsewhere_is_asked_at_once_when_it_is_chosen(target: Target) -> None:
     auto = make_auto(target, [])
-    parking = auto.experience("dflash").parking = Parking()
+    parking = auto.experience("dflash").of("code").parking = Parking()
     parking.park(1.0, 90)
     auto.bandit.learn("dflash", "code", 900, 100)
     played = run(target, auto, Request(PROMPT, 12, kind="code"))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
 import pytest
 from tables import TableDrafter, TableTarget
 
+from localspec.engine.auto import Auto
 from localspec.engine.generation import Generation
+from localspec.engine.parking import Parking
+from localspec.engine.policy import Outcome
 from localspec.engine.request import Committed, Finished, Prefilled, Request
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.width import AdaptiveWidth, Outcome
+from localspec.engine.width import AdaptiveWidth, Experience
 from localspec.errors import ContextOverflow, UsageError
 from localspec.models.ngram import NgramDrafter
 
@@ -135,6 +140,27 @@ def test_senseless_requests_are_refused(name: str, value: Any) -> None:
 def test_only_plain_steps_with_one_under_way_on_both_sides_tell_what_a_step_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    seen = watched(monkeypatch)
+    run(TableDrafter(VOCAB, 2, greedy=True), Request([1], 8))
+    # The warm-up, then rounds with drafts.
+    assert [outcome.ahead for outcome in seen[:4]] == [False, True, True, False]
+    assert seen[4].num_drafted > 0
+    assert not seen[4].ahead
+
+
+class Counting(TableTarget):
+    """Says the next number."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size, seed=0)
+        numbers = np.arange(vocab_size)
+        table = np.zeros((vocab_size,) * 3, dtype=np.float32)
+        table[:, numbers, (numbers + 1) % vocab_size] = 9.0
+        self._table = mx.array(table)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    """The rounds that policies learn from."""
     seen: list[Outcome] = []
     learn = AdaptiveWidth.learn
 
@@ -143,8 +169,33 @@ def test_only_plain_steps_with_one_under_way_on_both_sides_tell_what_a_step_take
         learn(self, outcome)
 
     monkeypatch.setattr(AdaptiveWidth, "learn", watch)
-    run(TableDrafter(VOCAB, 2, greedy=True), Request([1], 8))
-    # The warm-up, then rounds with drafts.
-    assert [outcome.ahead for outcome in seen[:4]] == [False, True, True, False]
-    assert seen[4].num_drafted > 0
-    assert not seen[4].ahead
+    return seen
+
+
+def test_a_drafter_that_has_nothing_to_say_never_makes_the_device_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = watched(monkeypatch)
+    target: Any = Counting(64)
+    for _ in Generation(target, NgramDrafter(), Request([2], 60)).run():
+        pass
+    # All but those of the beginning and the last.
+    assert sum(outcome.ahead for outcome in seen) >= 55
+
+
+@pytest.mark.parametrize(
+    "playing", [NgramDrafter(), Auto({"ngram": (NgramDrafter(), Experience())}, {})]
+)
+def test_a_drafter_that_can_tell_is_asked_as_soon_as_it_has_something_to_say(playing: Any) -> None:
+    prompt = [*range(2, 42), *range(2, 6)]
+    target: Any = Counting(64)
+    experience = Experience() if isinstance(playing, NgramDrafter) else playing.experience("ngram")
+    # It parked, elsewhere, for long.
+    experience.costs.learn_plain(10, 1.0)
+    parking = experience.of("").parking = Parking()
+    parking.park(1.0, 90)
+    generation = Generation(target, playing, Request(prompt, 30), experience=experience)
+    for _ in generation.run():
+        pass
+    assert generation.tokens == [*prompt, *range(6, 36)]
+    assert generation.stats.rounds < 12

@@ -85,3 +85,13 @@ def test_widths_are_kept() -> None:
     state = state_of(drafter, list(range(40)) * 2)
     for width in range(1, 17):
         assert propose(drafter, state, width) == [n % 40 for n in range(width)]
+
+
+def test_it_foretells_what_it_would_propose() -> None:
+    drafter = NgramDrafter()
+    for tokens in ([1, 2, 3, 4, 1, 2], [1, 2, 1, 2, 1, 2], [1, 2, 3, 4, 5], [1]):
+        state = state_of(drafter, tokens)
+        assert drafter.foretells(state)
+        foretold = list(drafter.foretell(state, 4))
+        assert len(foretold) == len(propose(drafter, state, 4))
+    assert foretold == []

@@ -9,7 +9,8 @@ import pytest
 
 from localspec.engine.costs import Costs, CostTable
 from localspec.engine.drawing import Drawing
-from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
+from localspec.engine.policy import FixedWidth, Outcome, WidthPolicy
+from localspec.engine.width import AdaptiveWidth, Experience
 
 MOST = 8
 Text = Callable[[np.random.Generator], tuple[Sequence[float], Sequence[float]]]
@@ -102,6 +103,58 @@ def test_a_useless_drafter_costs_three_percent_at_most(
     for _ in range(10):
         seconds += Machine(draft, 0.0, row).run(AdaptiveWidth(experience), useless, 50)[1]
     assert seconds < 500 / 0.97
+    # And over all kinds of text, whatever its card claims of each.
+    kinds = ("code", "math", "chat", "editing")
+    experience, seconds = Experience(claims=dict.fromkeys((*kinds, ""), 0.8)), 0.0
+    for turn in range(12):
+        policy = AdaptiveWidth(experience, kinds[turn % len(kinds)])
+        seconds += Machine(draft, 0.0, row).run(policy, useless, 50)[1]
+    assert seconds < 600 / 0.97
+
+
+def test_kinds_of_text_are_told_apart() -> None:
+    experience, machine = Experience(), Machine()
+    texts = {"code": steady(0.9), "chat": steady(0.0)}
+    for _ in range(4):
+        for kind, text in texts.items():
+            machine.run(AdaptiveWidth(experience, kind), text, 60)
+    speeds = {
+        kind: machine.speed(AdaptiveWidth(experience, kind), text, 60)
+        for kind, text in texts.items()
+    }
+    assert speeds["code"] > 0.95 * best_fixed(texts["code"])
+    assert speeds["chat"] > 0.97
+
+
+def test_a_card_that_claims_too_much_is_not_believed_elsewhere() -> None:
+    experience = Experience(claims={"": 0.8, "code": 0.8, "math": 0.8})
+    Machine().run(AdaptiveWidth(experience, "code"), steady(0.1), 100)
+    assert experience.of("math").acceptance < 0.4
+    good = Experience(claims={"": 0.8, "code": 0.8, "math": 0.7})
+    Machine().run(AdaptiveWidth(good, "code"), steady(0.7), 100)
+    assert good.of("math").acceptance == 0.7
+
+
+def test_what_is_foretold_decides_when_to_ask() -> None:
+    experience = Experience()
+    experience.costs.learn_plain(10, 1.0)
+    policy = AdaptiveWidth(experience)
+    policy.choose(MOST, 10, greedy=True)
+    policy.foresee([])
+    assert policy.plain_next
+    assert policy.choose(MOST, 10, greedy=True) == 0
+    policy.foresee([0.95, 0.9])
+    assert not policy.plain_next
+    assert policy.choose(MOST, 10, greedy=True) > 0
+    # What does not promise enough is tried now and then all the same.
+    policy.foresee([0.02])
+    waits = 0
+    while policy.plain_next:
+        assert policy.choose(MOST, 10, greedy=True) == 0
+        waits += 1
+        if policy.plain_next:
+            policy.foresee([0.02])
+    assert 8 <= waits <= 96
 
 
 def test_it_parks_and_comes_back_within_tens_of_rounds() -> None:

@@ -12,7 +12,6 @@ from tables import Floats, TableDrafter, TableTarget, exact_law
 from test_lossless import LAWS, PROMPT, RUNS, VOCAB, p_value, tally
 
 from localspec.engine.costs import Costs, CostTable
-from localspec.engine.parking import Parking
 from localspec.engine.request import Request
 from localspec.engine.width import AdaptiveWidth, Experience
 
@@ -29,6 +28,8 @@ TABLE = CostTable(
 class KnownCosts(Costs):
     """Costs that no clock changes, so that equal runs decide alike."""
 
+    know_plain = True
+
     def learn_draft(self, width: int, depth: int, seconds: float) -> None:
         pass
 
@@ -37,8 +38,7 @@ class KnownCosts(Costs):
 
 
 def experience() -> Experience:
-    """Past the first plain steps."""
-    return Experience(KnownCosts(TABLE), parking=Parking())
+    return Experience(KnownCosts(TABLE))
 
 
 def counts(drafter: TableDrafter, law: str, runs: int = RUNS) -> tuple[Floats, float]:

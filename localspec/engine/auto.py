@@ -16,9 +16,18 @@ import numpy as np
 
 from localspec.engine.bandit import Bandit, Beliefs
 from localspec.engine.drawing import Drawing, Way
-from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
+from localspec.engine.policy import FixedWidth, Outcome, WidthPolicy
+from localspec.engine.width import AdaptiveWidth, Experience
 from localspec.errors import CheckpointRefused, DrafterMismatch
-from localspec.models.drafter import Drafter, Draw, Pace, Proposal, StoppingDrafter, TargetView
+from localspec.models.drafter import (
+    Drafter,
+    Draw,
+    ForetellingDrafter,
+    Pace,
+    Proposal,
+    StoppingDrafter,
+    TargetView,
+)
 
 _SEGMENT = 16
 """Rounds after which another arm may take over within an answer."""
@@ -229,6 +238,18 @@ class Auto:
             return drafter.propose_while(inner, anchor, width, draw, pace)
         return drafter.propose(inner, anchor, width, draw)
 
+    def foretells(self, state: AutoState) -> bool:
+        drafter = self.drafter(state.active)
+        return isinstance(drafter, ForetellingDrafter)
+
+    def foretell(self, state: AutoState, width: int) -> Sequence[float]:
+        playing = self._playing(state)
+        if playing is None:
+            return ()
+        drafter, inner = playing
+        assert isinstance(drafter, ForetellingDrafter)
+        return drafter.foretell(inner, min(width, drafter.max_width))
+
     def _playing(self, state: AutoState) -> tuple[Drafter, Any] | None:
         """The arm that plays and its state, up to date."""
         if state.active is None or state.active not in self.playable(state):
@@ -333,6 +354,10 @@ class AutoWidth:
         assert self._policy is not None
         return self._policy.wants_more(confidences)
 
+    def foresee(self, confidences: Sequence[float]) -> None:
+        if self._policy is not None:
+            self._policy.foresee(confidences)
+
     def learn(self, outcome: Outcome) -> None:
         policy = self._policy
         if policy is None or self._arm is None:
@@ -377,8 +402,9 @@ class AutoWidth:
             return None
         if self._arm not in self._policies:
             experience = self._auto.experience(self._arm)
-            if experience.parking is not None:
+            parking = experience.of(self._kind).parking
+            if parking is not None:
                 # It was chosen for what it may give here, wherever it gave up.
-                experience.parking.wake()
-            self._policies[self._arm] = AdaptiveWidth(experience)
+                parking.wake()
+            self._policies[self._arm] = AdaptiveWidth(experience, self._kind)
         return self._policies[self._arm]

@@ -75,6 +75,11 @@ class Calibration:
         """That the draft at a position (from 0) stands, given that those before it stood."""
         return self._at(position).chance(self._logit(confidence))
 
+    def elsewhere(self, acceptance: float) -> Calibration:
+        """For another kind of text: confidences mean the same, but drafts stand more or less often."""
+        laws = [_Position(each.bias, each.slope, acceptance) for each in self._positions]
+        return Calibration(acceptance, laws)
+
     def mean(self, position: int) -> float:
         """The same, whatever the confidence."""
         return self._at(position).mean

@@ -147,6 +147,11 @@ class Costs:
     _draft: _Curve = field(default_factory=_Curve)
     _verify: _Curve = field(default_factory=_Curve)
 
+    @property
+    def know_plain(self) -> bool:
+        """Whether plain steps have been timed in rounds."""
+        return 0 in self._verify.factors
+
     def draft(self, width: int, depth: int) -> float:
         """Seconds to draft so many tokens."""
         if not width:

@@ -10,7 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from localspec.engine.grammar import Grammar
-from localspec.engine.width import WidthPolicy
+from localspec.engine.policy import WidthPolicy
 from localspec.models.drafter import Drafter, Draw, Proposal, StoppingDrafter
 
 

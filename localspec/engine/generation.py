@@ -22,6 +22,7 @@ from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
 from localspec.engine.logprobs import token_logprobs
 from localspec.engine.metrics import Stats
+from localspec.engine.policy import FixedWidth, Outcome, WidthPolicy
 from localspec.engine.prefixes import Conversation, PrefixCache, settle
 from localspec.engine.request import (
     Committed,
@@ -34,9 +35,9 @@ from localspec.engine.request import (
 )
 from localspec.engine.sampling import History, Uniforms, sample
 from localspec.engine.target import Output, Target
-from localspec.engine.width import AdaptiveWidth, Experience, FixedWidth, Outcome, WidthPolicy
+from localspec.engine.width import AdaptiveWidth, Experience
 from localspec.errors import ContextOverflow
-from localspec.models.drafter import Drafter, Proposal
+from localspec.models.drafter import Drafter, ForetellingDrafter, Proposal
 
 PREFILL_CHUNK = 512
 SHARED_CHUNK = 128
@@ -112,7 +113,7 @@ class Generation:
             assert self._state is not None
             self._width = auto.begin(self._state, request.kind, request.width)
         elif request.width is None and drafter is not None:
-            self._width = AdaptiveWidth(experience)
+            self._width = AdaptiveWidth(experience, request.kind)
         else:
             self._width = FixedWidth(request.width or 0, experience.drawing)
         self._unobserved: list[tuple[int, mx.array | None]] = []
@@ -329,6 +330,7 @@ class Generation:
     def _plain(self) -> list[int]:
         step = self._next or self._launch(self._anchor(), len(self.tokens))
         self._next = None
+        self._foresee()
         if self._looks_ahead and self._remaining > 1:
             # The next step needs no decision, so the device never waits for Python.
             self._next = self._launch(step.token, len(self.tokens) + 1)
@@ -340,6 +342,14 @@ class Generation:
                 self._catch_up()
         self._logits = step.output.logits
         return [token]
+
+    def _foresee(self) -> None:
+        """Let the policy know what the drafter would say now, if that can be had for nothing."""
+        drafter = self._drafter
+        if isinstance(drafter, ForetellingDrafter) and drafter.foretells(self._state):
+            self._catch_up()
+            width = min(drafter.max_width, self._remaining - 1)
+            self._width.foresee(drafter.foretell(self._state, width))
 
     @property
     def _looks_ahead(self) -> bool:

@@ -74,3 +74,8 @@ class Parking:
         self._probe_loss = probe_loss
         # One more loss parks again.
         self.gain = max(self.gain, -_MOST_LOSS)
+
+
+def wary() -> Parking:
+    """Of a drafter that has disappointed elsewhere: a few losses park."""
+    return Parking(gain=_FRESH)

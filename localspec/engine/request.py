@@ -27,7 +27,7 @@ class Request:
         width: drafts a round verifies; None: chosen from what rounds cost and accept.
         grammar: what may be said, from its beginning; for this generation alone.
         logprobs: report the target's log-probabilities, with so many alternatives; None: do not.
-        kind: of text, by which `auto` chooses a drafter.
+        kind: of text; what was learnt of drafters on it decides widths, and which one `auto` plays.
     """
 
     prompt: Sequence[int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from localspec.engine.calibration import Calibration
 from localspec.engine.costs import Costs
 from localspec.engine.drawing import Drawing, Way
-from localspec.engine.parking import Parking
+from localspec.engine.parking import Parking, wary
+from localspec.engine.policy import Outcome
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,6 +26,7 @@ _ROUNDS = 32
 """So many past rounds say how sure the drafter is of the text of now."""
 _ACCEPTANCE = 0.7
 """Chance that a draft stands, before anything is known."""
+_SHORT = 0.6
 _CURVE_ROUNDS = 8
 _WARM_UP = 4
 _TRIFLE = 0.01
@@ -34,122 +36,26 @@ _EXPLORE_EVERY = 32
 """Rounds from one that is a draft wider than planned, or plain, to the next: to know what those cost."""
 
 
-class Outcome(NamedTuple):
-    """A finished round.
+@dataclass(slots=True)
+class KindExperience:
+    """What rounds of one drafter on one kind of text have taught.
 
     Attributes:
-        num_drafted: drafts that were computed; 0: a plain step.
-        confidences: of the drafts that were verified, in order.
-        num_accepted: drafts that stood.
-        draft_s: seconds of drafting; None: not told from the rest.
-        rest_s: seconds of all else.
-        ahead: a plain step that was under way before the round began, as is the next one at its end.
+        acceptance: chance that a draft stands, before anything was seen.
+        calibrations: by how drafts are made, since that moves chances.
+        rate: tokens that are to be had in the time of a plain step.
+        recent: chances of the drafts of the last rounds.
+        parking: as the last generation left it.
     """
 
-    num_drafted: int
-    confidences: Sequence[float | None]
-    num_accepted: int
-    draft_s: float | None
-    rest_s: float
-    ahead: bool = False
+    acceptance: float
+    calibrations: dict[Way, Calibration] = field(default_factory=dict)
+    rate: float = 1.0
+    recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
+    parking: Parking | None = None
 
-
-class WidthPolicy(Protocol):
-    """Decides for one generation."""
-
-    @property
-    def reads_confidence(self) -> bool:
-        """Whether `cut` wants to know the drafts' confidences, which costs a synchronisation."""
-        ...
-
-    @property
-    def plain_next(self) -> bool:
-        """Whether the round after the one just chosen is a plain step, whatever this one brings."""
-        ...
-
-    @property
-    def parked(self) -> bool:
-        """Whether the round just chosen is a plain step because drafting does not pay."""
-        ...
-
-    @property
-    def playing(self) -> str | None:
-        """Of several drafters, the one that has the round just chosen; None: there is but one."""
-        ...
-
-    @property
-    def way(self) -> Way:
-        """How the drafts of the round just chosen are made."""
-        ...
-
-    @property
-    def drawing(self) -> Drawing:
-        """What decides that, for the drafter of the round just chosen."""
-        ...
-
-    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
-        """Drafts to ask for in the next round, 0..limit; 0 is a plain step.
-
-        Args:
-            depth: of the context.
-            greedy: the temperature is 0.
-        """
-        ...
-
-    def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
-        """How many of the drafts to verify.
-
-        Args:
-            certain: the drafts were not drawn, so that looking at all of them biases nothing.
-        """
-        ...
-
-    def wants(self, confidences: Sequence[float | None]) -> bool:
-        """Of a chain: whether to draw the draft with the last of these confidences."""
-        ...
-
-    def wants_more(self, confidences: Sequence[float | None]) -> bool:
-        """Of a chain: whether to compute another draft after those with these confidences."""
-        ...
-
-    def learn(self, outcome: Outcome) -> None:
-        """Take in the round."""
-        ...
-
-
-class FixedWidth:
-    """Always the same width.
-
-    Args:
-        drawing: how drafts at a temperature are best made.
-        playing: of several drafters, the one that has all rounds.
-    """
-
-    reads_confidence = False
-    plain_next = False
-    parked = False
-
-    def __init__(self, width: int, drawing: Drawing, playing: str | None = None) -> None:
-        self._width = width
-        self.drawing = drawing
-        self.playing = playing
-        self.way: Way = "greedy"
-
-    def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
-        self.way = "greedy" if greedy else self.drawing.choose()
-        return min(self._width, limit)
-
-    def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
-        return len(confidences)
-
-    def wants(self, confidences: Sequence[float | None]) -> bool:
-        return True
-
-    def wants_more(self, confidences: Sequence[float | None]) -> bool:
-        return True
-
-    def learn(self, outcome: Outcome) -> None:
-        pass
+    def calibration(self, way: Way) -> Calibration:
+        return self.calibrations.setdefault(way, Calibration(self.acceptance))
 
 
 @dataclass(slots=True)
@@ -160,23 +66,38 @@ class Experience:
         costs: of rounds.
         claims: chance that a draft stands by kind of text, and overall (""), by the drafter's card;
             empty: it has none.
-        calibrations: by how drafts are made, since that moves chances.
-        rate: tokens that are to be had in the time of a plain step.
-        recent: chances of the drafts of the last rounds.
-        parking: as the last generation left it.
         drawing: how drafts at a temperature are best made.
+        kinds: what differs between kinds of text.
     """
 
     costs: Costs = field(default_factory=Costs)
     claims: Mapping[str, float] = field(default_factory=dict)
-    calibrations: dict[Way, Calibration] = field(default_factory=dict)
-    rate: float = 1.0
-    recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=_ROUNDS))
-    parking: Parking | None = None
     drawing: Drawing = field(default_factory=Drawing)
+    kinds: dict[str, KindExperience] = field(default_factory=dict)
 
-    def calibration(self, way: Way) -> Calibration:
-        return self.calibrations.setdefault(way, Calibration(self.claims.get("", _ACCEPTANCE)))
+    def of(self, kind: str) -> KindExperience:
+        """Of one kind of text."""
+        if kind not in self.kinds:
+            self.kinds[kind] = self._doubtful(kind) or KindExperience(self._claimed(kind))
+        return self.kinds[kind]
+
+    def _claimed(self, kind: str) -> float:
+        return self.claims.get(kind, self.claims.get("", _ACCEPTANCE))
+
+    def _doubtful(self, kind: str) -> KindExperience | None:
+        """Kinds differ, but a drafter that fell far short on the others is not believed on the next."""
+        pairs = [
+            (law.mean(0), self._claimed(name))
+            for name, seen in self.kinds.items()
+            for law in seen.calibrations.values()
+        ]
+        came, claimed = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (1, 1)
+        if came > _SHORT * claimed:
+            return None
+        acceptance = self._claimed(kind) * came / claimed
+        last = next(reversed(self.kinds.values()))
+        laws = {way: law.elsewhere(acceptance) for way, law in last.calibrations.items()}
+        return KindExperience(acceptance, laws, parking=wary())
 
 
 class _Curve(NamedTuple):
@@ -196,22 +117,23 @@ class AdaptiveWidth:
 
     Args:
         experience: what is known already; this policy adds to it.
+        kind: of the text.
     """
 
     reads_confidence = True
     playing = None
 
-    def __init__(self, experience: Experience) -> None:
-        self._known = experience
+    def __init__(self, experience: Experience, kind: str = "") -> None:
+        self._paid = experience.costs
+        self._known = known = experience.of(kind)
         self.drawing = experience.drawing
         self.way: Way = "greedy"
-        self._calibration = experience.calibration("greedy")
-        if experience.parking is None:
+        self._calibration = known.calibration("greedy")
+        self._parking = Parking() if known.parking is None else known.parking.again()
+        self._warming_up = not experience.costs.know_plain
+        if self._warming_up:
             # A few plain steps to measure what drafting has to beat.
-            experience.parking = self._parking = Parking()
             self._parking.park(0.0, _WARM_UP)
-        else:
-            self._parking = experience.parking.again()
         self._probing = self._exploring = False
         self.parked = False
         self._planned = 0
@@ -237,6 +159,7 @@ class AdaptiveWidth:
             self._parking.step()
             self.parked = True
             return 0
+        self._warming_up = False
         self._probing = self._parking.parked
         if self._probing or self._planned_rounds % _PLAN_EVERY == 0 or limit < self._planned:
             self._planned = self._plan(limit)
@@ -253,11 +176,9 @@ class AdaptiveWidth:
         return self._planned
 
     def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
-        self._chances = [self._calibration.chance(k, c) for k, c in enumerate(confidences)]
+        self._chances = self._told(confidences)
         if certain:
-            verify = self._costs().verify[: len(confidences) + 1]
-            sums = np.concatenate([[0.0], np.cumsum(np.cumprod(self._chances))])
-            width = int(np.argmax(sums - self._known.rate * verify))
+            width = self._best_cut(self._chances)
         else:
             width = 0
             while width < len(confidences) and self._worth(
@@ -281,6 +202,15 @@ class AdaptiveWidth:
             [*self._chances, mean], drafted=False, computed=len(confidences)
         )
 
+    def foresee(self, confidences: Sequence[float]) -> None:
+        if self._warming_up or not self._limit:
+            return
+        if self._best_cut(self._told(confidences)):
+            self._parking.wake()
+        elif not self._parking.steps_left:
+            # What is not tried teaches nothing, so it is tried after a while all the same.
+            self._parking.park(self._probe_loss() if confidences else 0.0)
+
     def learn(self, outcome: Outcome) -> None:
         known, depth = self._known, self._depth
         num_verified = len(outcome.confidences)
@@ -288,11 +218,11 @@ class AdaptiveWidth:
         self._known.parking = self._parking
         if self.parked:
             if outcome.ahead:
-                known.costs.learn_plain(depth, outcome.rest_s)
+                self._paid.learn_plain(depth, outcome.rest_s)
             return
         if outcome.draft_s is not None:
-            known.costs.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
-        known.costs.learn_verify(num_verified, depth, outcome.rest_s)
+            self._paid.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
+        self._paid.learn_verify(num_verified, depth, outcome.rest_s)
         self._calibration.learn(outcome.confidences, outcome.num_accepted)
         if self._limit == 0 or (self._exploring and not outcome.num_drafted):
             return
@@ -302,11 +232,21 @@ class AdaptiveWidth:
             # It had nothing to say, which cost nothing and tells nothing.
             self._parking.park(0.0)
             return
-        seconds = known.costs.draft(outcome.num_drafted, depth)
-        seconds += known.costs.verify(num_verified, depth)
-        steps = seconds / known.costs.plain(depth)
+        seconds = self._paid.draft(outcome.num_drafted, depth)
+        seconds += self._paid.verify(num_verified, depth)
+        steps = seconds / self._paid.plain(depth)
         num_tokens = outcome.num_accepted + 1
         self._parking.learn(num_tokens - steps, self._probe_loss())
+
+    def _told(self, confidences: Sequence[float | None]) -> list[float]:
+        """Chances of drafts with these confidences."""
+        return [self._calibration.chance(k, c) for k, c in enumerate(confidences)]
+
+    def _best_cut(self, chances: Sequence[float]) -> int:
+        """How many of some drafts are best verified, all being known."""
+        verify = self._costs().verify[: len(chances) + 1]
+        sums = np.concatenate([[0.0], np.cumsum(np.cumprod(chances))])
+        return int(np.argmax(sums - self._known.rate * verify))
 
     def _probe_loss(self) -> float:
         draft, verify = self._costs()
@@ -365,7 +305,7 @@ class AdaptiveWidth:
         curve = self._curve
         if curve is None or len(curve.draft) <= self._limit or self._curve_rounds >= _CURVE_ROUNDS:
             self._curve_rounds = 0
-            costs, depth = self._known.costs, self._depth
+            costs, depth = self._paid, self._depth
             plain = costs.plain(depth)
             widths = range(self._limit + 1)
             curve = self._curve = _Curve(
