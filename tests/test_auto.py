@@ -80,8 +80,8 @@ def run(target: Target, drafter: Drafter | None, request: Request, **more: Any) 
 def test_switching_in_the_middle_changes_no_token(
     target: Target, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("localspec.engine.auto._SEGMENT", 3)
-    monkeypatch.setattr("localspec.engine.auto._PLAIN_SEGMENT", 2)
+    monkeypatch.setattr("localspec.engine.auto_width._SEGMENT", 3)
+    monkeypatch.setattr("localspec.engine.auto_width._PLAIN_SEGMENT", 2)
     rng = np.random.default_rng(0)
 
     def any_arm(
@@ -109,7 +109,7 @@ def test_switching_in_the_middle_changes_no_token(
 def test_only_arms_in_memory_are_chosen_in_the_middle_of_an_answer(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.engine.auto._SEGMENT", 3)
+    monkeypatch.setattr("localspec.engine.auto_width._SEGMENT", 3)
     auto = make_auto(target, [])
     generation = Generation(target, auto, Request(PROMPT, 60, kind="chat"))
     generation.step()
