@@ -145,6 +145,16 @@ def test_the_page_needs_nothing_else() -> None:
     assert "&lt;model&gt;" in text
 
 
+def test_the_page_calls_plain_decoding_by_one_name() -> None:
+    log: list[str] = []
+    runners = {n: Scripted({"chat": s}, 0.2, log, n) for n, s in (("none", 10.0), ("quick", 10.1))}
+    compared = compare(runners, [LabPrompt(f"p{n}", "chat") for n in range(4)], Settings(0.0, 20))
+    compared.names.sort(key=lambda name: name == "none")
+    text = page("model", compared)
+    assert "noise before" in text
+    assert "before none" not in text
+
+
 def test_thirty_prompts_come_with_it() -> None:
     prompts = bundled()
     assert len(prompts) == 30
@@ -197,8 +207,9 @@ def test_the_command(tiny: Path, data: Path) -> None:
     assert "words (3 prompts)" in out.stdout
     assert "fastest: " in out.stdout
     assert "<svg" in (data / "page.html").read_text()
-    with pytest.raises(UsageError, match="its folder is not there"):
-        run(*common, "--html", str(data / "no-such-folder" / "page.html"))
+    for place in (data / "no-such-folder" / "page.html", data):
+        with pytest.raises(UsageError, match="cannot be written"):
+            run(*common, "-m", "/nowhere", "--html", str(place))
     report = json.loads(run(*common, "-d", "none", "--limit", "2", "--json").stdout)
     assert set(report["kinds"]["overall"]["drafters"]) == {"none", "ngram"}
     assert report["kinds"]["words"]["prompts"] == 2

@@ -17,6 +17,7 @@ from localspec import profiles
 from localspec.cli import app
 from localspec.drafter_catalog import InstalledDrafter
 from localspec.engine.costs import cost_table
+from localspec.engine.drafters import measured_costs
 from localspec.engine.loading import load_target
 from localspec.engine.target import Target
 from localspec.errors import UsageError
@@ -118,6 +119,20 @@ def test_a_broken_file_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert profiles.read(key) == {"widths": []}
     key.path.write_text("{")
     assert profiles.read(key) is None
+    good = {"depth": 1, "plain": {"median": 1.0}}
+    good |= {part: [{"median": 1.0}] * 2 for part in ("draft", "verify")}
+    profiles.write(key, {"widths": [0, 1], "depths": [good]})
+    assert measured_costs(key) is not None
+    for broken in (
+        {},
+        {"widths": 3, "depths": []},
+        {"widths": [0, 1], "depths": []},
+        {"widths": [0, 1, 2], "depths": [good]},
+        {"widths": [0, 1], "depths": [good | {"plain": {"median": float("nan")}}]},
+        {"widths": [0, 1], "depths": [good | {"plain": "x"}]},
+    ):
+        profiles.write(key, broken)
+        assert measured_costs(key) is None
 
 
 def test_a_depth_beyond_the_context_is_refused() -> None:

@@ -24,13 +24,14 @@ from localspec.engine.loading import load_target
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.errors import UsageError
+from localspec.errors import TrainingError, UsageError
 from localspec.models.drafter import Drafter
 from localspec.provenance import fingerprint
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus
 from localspec.train.material import gather
 from localspec.train.plan import Plan
+from localspec.train.rollouts import RolloutWriter
 from localspec.train.run import make_trainer, train
 from localspec.train.start import Shape, new_config
 from localspec.train.trainer import Progress, Settings
@@ -201,3 +202,80 @@ def test_cards_keep_hub_ids_whole_and_tell_no_folders(tmp_path: Path) -> None:
     folder = Plan("mtp", str(tmp_path), tmp_path / "a", data=("/data/x.jsonl",), tokens=5)
     assert folder.target == tmp_path.name
     assert "/" not in folder.command
+
+
+def test_what_is_there_is_not_overwritten(tiny: Path, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "README.md").write_text("precious")
+    with pytest.raises(UsageError, match="holds other files"):
+        run("mtp", "-m", str(tiny), "-o", str(notes), "--tokens", "300")
+    with pytest.raises(UsageError, match="is a file"):
+        run("mtp", "-m", str(tiny), "-o", str(notes / "README.md"), "--tokens", "300")
+    assert (notes / "README.md").read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_text_is_written(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "file").touch()
+    plan = Plan("dflash", str(tiny), tmp_path / "file" / "drafter", tokens=300)
+    with pytest.raises(TrainingError, match="drafter/checkpoints cannot be written"):
+        train(plan)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_run_that_was_interrupted_while_text_was_written_goes_on(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    output = tmp_path / "new"
+
+    def interrupt(*_: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    common = ("dflash", "-m", str(tiny), "-o", str(output), "--tokens", "300")
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutWriter, "write", interrupt)
+        done = CliRunner().invoke(app, ["train", *common])
+    assert "--resume goes on" in done.stderr
+    with pytest.raises(UsageError, match="give --resume to go on"):
+        run(*common)
+    with pytest.raises(UsageError, match=r"begun by `localspec train dflash .* --tokens 300`"):
+        run(*common, "--width", "3", "--resume")
+    with pytest.raises(UsageError, match="begun by"):
+        run(*common[:-2], "--resume")
+    assert run(*common, "--resume").exit_code == 0
+    assert (output / "training.json").is_file()
+
+
+def test_text_beyond_what_was_asked_for_is_left_out(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+
+    def material(tokens: int) -> int:
+        plan = Plan("dflash", str(tiny), tmp_path / str(tokens), tokens=tokens)
+        found = gather(plan, time.monotonic(), lambda note: None, lambda answered: None)
+        return found.corpus.num_answered
+
+    first = material(300)
+    assert material(first + 1) > first
+    assert material(300) == first
+
+
+def test_a_run_whose_text_has_gone_does_not_go_on_with_other_text(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    plan = Plan("dflash", str(tiny), tmp_path / "first", tokens=300)
+
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(plan, report=interrupt)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(TrainingError, match="the text that this run began with is not in"):
+        train(replace(plan, resume=True))

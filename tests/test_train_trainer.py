@@ -139,6 +139,19 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
         )
 
 
+def test_a_resumed_run_is_as_long_as_it_was_to_be(
+    target: Target, corpus: Corpus, tmp_path: Path
+) -> None:
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    hour = replace(SETTINGS, tokens=None, seconds=3600.0)
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(target, corpus, tmp_path, settings=hour).run(interrupt)
+    later = make_trainer(target, corpus, tmp_path, settings=replace(hour, seconds=7200.0))
+    assert later._settings.seconds == 3600.0
+
+
 @pytest.mark.parametrize("change", [{"seed": 1}, {}])
 def test_another_runs_checkpoint_is_refused(
     target: Target, corpus: Corpus, tmp_path: Path, change: dict[str, int]

@@ -307,3 +307,12 @@ def test_the_command_tells_newcomers_and_programs(
 def test_the_command_refuses_to_sample_at_no_temperature() -> None:
     done = run("-m", "/nowhere", "--temperature", "0")
     assert "temperature" in str(done.exception)
+
+
+def test_no_drafts_prove_nothing(tiny: Path) -> None:
+    few = ["--prompts", "1", "--tokens", "2", "--samples", "2", "--width", "0"]
+    done = run("-m", str(tiny), "-d", "ngram", *few)
+    assert "0 of 0 drafts" in done.stdout
+    assert "too few samples" in done.stdout
+    assert "NOTHING WAS PUT TO THE TEST" in done.stdout
+    assert "LOSSLESS" not in done.stdout

@@ -13,7 +13,7 @@ from localspec.catalog import DEFAULT_MODEL
 from localspec.cli import options
 from localspec.cli.output import write
 from localspec.cli.status import Status
-from localspec.errors import UsageError
+from localspec.errors import UsageError, reason
 
 if TYPE_CHECKING:
     from localspec.lab.compare import Comparison
@@ -54,10 +54,10 @@ def compare(
 
     SamplingParams(temperature=temperature)
     html = None if html is None else html.expanduser()
-    if html is not None and not html.parent.is_dir():
-        raise UsageError(f"{html} cannot be written: its folder is not there")
     given = _prompts(prompts, model)
     given = given if limit is None else spread(given, limit)
+    if html is not None:
+        _check_writable(html)
     status = Status(sys.stderr)
     wanted = drafter or [ALL]
     loaded = {PLAIN: load(model, drafter=PLAIN, notify=status.say)}
@@ -80,6 +80,17 @@ def compare(
         write(json.dumps({"model": model, **comparison.as_dict()}))
     else:
         write("\n".join(_report(model, comparison)))
+
+
+def _check_writable(page: Path) -> None:
+    """Before minutes of measuring, not after; what is there stays as it is."""
+    was_there = page.exists()
+    try:
+        page.open("a").close()
+    except OSError as error:
+        raise UsageError(f"{page} cannot be written: {reason(error)}") from error
+    if not was_there:
+        page.unlink()
 
 
 def _prompts(source: str | None, model: str) -> list[LabPrompt]:

@@ -54,7 +54,7 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON.")] = False,
 ) -> None:
     """Train a drafter for a model on this machine; Ctrl-C saves, --resume goes on."""
-    from localspec.train.plan import Plan
+    from localspec.train.plan import CHECKPOINTS, Plan
     from localspec.train.run import train
 
     name = model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
@@ -71,7 +71,12 @@ def train(
     )
     status = Status(sys.stderr)
     line = _Line(status)
-    card = train(plan, notify=status.say, wrote=line.wrote, report=line.trained)
+    try:
+        card = train(plan, notify=status.say, wrote=line.wrote, report=line.trained)
+    except KeyboardInterrupt:
+        if (plan.output / CHECKPOINTS).is_dir():
+            status.say("stopped, and saved: the same command with --resume goes on")
+        raise
     status.clear()
     if as_json:
         write(json.dumps(card.as_dict()))

@@ -125,7 +125,7 @@ def _report(
         f"{model} with {drafter}",
         "",
         f"Greedy: {greedy.identical} of {greedy.prompts} texts ({greedy.tokens} tokens) are the same "
-        f"with and without drafts; {greedy.accepted} drafts were accepted.",
+        f"with and without drafts; {greedy.accepted} of {greedy.proposed} drafts were accepted.",
     ]
     for each in greedy.divergences:
         where = f"  text {each.prompt + 1} parts at token {each.position + 1}: "
@@ -162,6 +162,8 @@ def _report(
 
 
 def _line(name: str, check: Check) -> str:
+    if not check.degrees:
+        return f"  {name:<22} too few samples to tell anything"
     word = "as chance has it" if check.passed else "FAILED"
     return (
         f"  {name:<22} chi-square {check.statistic:.1f} with {check.degrees} degrees of freedom, "
@@ -174,6 +176,11 @@ def _verdict(greedy: GreedyProof, sampled: SampledProof | None) -> str:
         return (
             "NOT LOSSLESS: this drafter changes what the model says, by more than rounding or chance "
             "can. Please report it with this output."
+        )
+    if not greedy.proposed + (sampled.proposed if sampled else 0):
+        return (
+            "NOTHING WAS PUT TO THE TEST: no draft was made on these prompts, so the text is plain "
+            "decoding's. More --tokens or --samples, or a --width, may bring some."
         )
     end = ""
     if greedy.divergences:

@@ -7,6 +7,7 @@ are noticed.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -63,7 +64,28 @@ class CostTable:
 
 
 def cost_table(profile: dict[str, Any]) -> CostTable:
-    """From a profile as `localspec profile` keeps it."""
+    """From a profile as `localspec profile` keeps it.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    try:
+        table = _cost_table(profile)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("this is no profile") from error
+    rows = [*table.draft, *table.verify]
+    costs = [seconds for row in [*rows, table.plain] for seconds in row]
+    if (
+        len(table.widths) < 2
+        or not table.depths
+        or any(len(row) != len(table.widths) for row in rows)
+        or not all(math.isfinite(seconds) and seconds >= 0 for seconds in costs)
+    ):
+        raise ValueError("this is no profile")
+    return table
+
+
+def _cost_table(profile: dict[str, Any]) -> CostTable:
     rows = profile["depths"]
 
     def medians(part: str) -> tuple[tuple[float, ...], ...]:

@@ -172,9 +172,12 @@ def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
 
 
 def measured_costs(key: ProfileKey) -> CostTable | None:
-    """What `localspec profile` measured; None: nothing yet."""
+    """What `localspec profile` measured; None: nothing yet, or the file is broken."""
     profile = profiles.read(key)
-    return None if profile is None else cost_table(profile)
+    try:
+        return None if profile is None else cost_table(profile)
+    except ValueError:
+        return None
 
 
 def _bound(folder: Path, target: Target) -> Drafter:

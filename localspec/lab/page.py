@@ -34,7 +34,11 @@ def page(model: str, comparison: Comparison) -> str:
     ]
     for kind in comparison.kinds:
         winner = comparison.winner(kind)
-        noise = f", no clearer than noise before {winner.runner_up}" if winner.within_noise else ""
+        noise = (
+            f", no clearer than noise before {_shown(winner.runner_up)}"
+            if winner.runner_up and winner.within_noise
+            else ""
+        )
         parts += [
             f"<h2>{escape(kind)}</h2><p>Fastest: {escape(_shown(winner.name))}{escape(noise)}.</p>",
             _table(comparison, kind),

@@ -68,7 +68,7 @@ class GreedyProof:
 
     Attributes:
         prompts, identical, tokens: texts compared, those that are equal, tokens in them.
-        accepted: drafts that stood.
+        accepted, proposed: drafts that stood, and that were verified.
         noise: the largest difference between a logit of a wide pass and of one-token decoding, in
             texts that part.
         rounding: the most of it that rounding explains.
@@ -78,6 +78,7 @@ class GreedyProof:
     identical: int = 0
     tokens: int = 0
     accepted: int = 0
+    proposed: int = 0
     noise: float = 0.0
     rounding: float = 0.0
     divergences: list[Divergence] = field(default_factory=list)
@@ -135,6 +136,7 @@ def prove_greedy(
         proof.prompts += 1
         proof.tokens += plain.stats.generated_tokens
         proof.accepted += drafted.stats.accepted
+        proof.proposed += drafted.stats.proposed
         texts.append(plain.tokens)
         at = parting(plain.tokens, drafted.tokens)
         if at is None:

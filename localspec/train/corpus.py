@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,16 @@ class Corpus:
     @property
     def num_shards(self) -> int:
         return len(self._manifest["shards"])
+
+    def shards_with(self, num_answered: int) -> int:
+        """How many shards, from the first on, hold so many answered tokens; all, if they do not."""
+        rollouts = iter(self._rollouts)
+        answered = 0
+        for number, shard in enumerate(self._manifest["shards"], 1):
+            answered += sum(r.num_answered for r in islice(rollouts, shard["rollouts"]))
+            if answered >= num_answered:
+                return number
+        return self.num_shards
 
     @property
     def digest(self) -> str:

@@ -115,7 +115,14 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
     stop_ids = stop_token_ids(tokenizer, folder)
     mark = fingerprint(folder)
     num_shards = _shards_begun_with(plan)
-    corpus = Corpus(_corpus_folder(plan, mark), mark, num_shards)
+    plan.begin()
+    texts = _corpus_folder(plan, mark)
+    corpus = Corpus(texts, mark, num_shards)
+    if num_shards is not None and corpus.num_shards < num_shards:
+        raise TrainingError(
+            f"the text that this run began with is not in {texts}: its data or model have changed, or "
+            "the cache was cleared; start anew in another folder"
+        )
 
     def enough(answered: int) -> bool:
         wrote(answered)
@@ -133,9 +140,14 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
         RolloutWriter(target, writer, corpus, stop_ids=stop_ids, seed=plan.seed).write(
             mixed, own_share=own_share, enough=enough
         )
+    if num_shards is None and plan.tokens is not None:
+        corpus = Corpus(texts, mark, corpus.shards_with(plan.tokens))
     training, held_out = _split(list(corpus), writer)
     if not training or not held_out:
-        raise TrainingError("there is too little text to train on; give more minutes or tokens")
+        raise TrainingError(
+            "there is too little text to train on; give more prompts, --data self, or more minutes "
+            "or tokens"
+        )
     return Material(
         target=target,
         fingerprint=mark,

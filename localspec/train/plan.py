@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import UsageError
+from localspec.errors import TrainingError, UsageError, reason
 from localspec.models.config import Architecture
 from localspec.train.prompts import CHATS
 from localspec.train.rollouts import SELF
 
 CHECKPOINTS = "checkpoints"
 """In a drafter's folder, while it is trained."""
+
+_BEGUN_BY = "command.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +73,24 @@ class Plan:
         words += [f"--data {source}" for source in data]
         words += [f"{option} {value}" for option, value in given if value is not None]
         return " ".join(words)
+
+    def begin(self) -> None:
+        """Make the folder of the checkpoints, before hours go into what could not be kept.
+
+        Raises:
+            TrainingError: it cannot be written.
+        """
+        folder = self.output / CHECKPOINTS
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _BEGUN_BY).write_text(self.command + "\n", encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(f"{folder} cannot be written: {reason(error)}") from error
+
+
+def begun_by(output: Path) -> str | None:
+    """The command that began the run in a drafter's folder; None: nothing says."""
+    try:
+        return (output / CHECKPOINTS / _BEGUN_BY).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None

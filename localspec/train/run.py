@@ -17,11 +17,12 @@ from localspec.engine.target import Target
 from localspec.errors import TrainingError, UsageError, reason
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
+from localspec.provenance import TRAINING_FILE
 from localspec.train.card import Card
 from localspec.train.chain import STEP_DECAY
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.material import Material, Notify, gather
-from localspec.train.plan import CHECKPOINTS, Plan
+from localspec.train.plan import CHECKPOINTS, Plan, begun_by
 from localspec.train.start import Shape, default_shape, default_taps, new_config, new_drafter
 from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary
@@ -133,13 +134,25 @@ def make_trainer(
 
 
 def _check_output(plan: Plan) -> None:
-    if (plan.output / drafters.CONFIG_FILE).exists():
+    if all((plan.output / name).exists() for name in (drafters.CONFIG_FILE, TRAINING_FILE)):
         raise UsageError(f"{plan.output} holds a finished drafter; name another folder")
     begun = (plan.output / CHECKPOINTS).exists()
-    if plan.resume and not begun:
-        raise UsageError(f"{plan.output} holds no run to go on with")
     if begun and not plan.resume:
         raise UsageError(f"{plan.output} holds a run; give --resume to go on, or another folder")
+    if begun:
+        command = begun_by(plan.output)
+        if command not in (None, plan.command):
+            raise UsageError(
+                f"{plan.output} was begun by `{command}`; give --resume with the same, not with "
+                f"`{plan.command}`"
+            )
+        return
+    if plan.resume:
+        raise UsageError(f"{plan.output} holds no run to go on with")
+    if plan.output.exists() and not plan.output.is_dir():
+        raise UsageError(f"{plan.output} is a file; name a folder")
+    if plan.output.is_dir() and any(plan.output.iterdir()):
+        raise UsageError(f"{plan.output} holds other files; name an empty or new folder")
 
 
 def _shape(plan: Plan, target: Target) -> Shape:

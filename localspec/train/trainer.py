@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -337,6 +337,7 @@ class Trainer:
             "agreement": self._agreement,
             "curve": self._curve,
             "seed": self._settings.seed,
+            "duration": self._settings.seconds,
             "corpus": self._corpus.digest,
             "num_shards": self._corpus.num_shards,
         }
@@ -364,6 +365,9 @@ class Trainer:
         self._drafter.update(tree_unflatten(groups["drafter"]))
         self._average = tree_unflatten(groups["average"])
         self._optimizer.state = tree_unflatten(groups["optimizer"])
+        if self._settings.seconds is not None and values.get("duration"):
+            # What is left of this command's time would stretch the learning rate's schedule.
+            self._settings = replace(self._settings, seconds=float(values["duration"]))
         self._step, self._tokens = int(values["step"]), int(values["tokens"])
         self._seconds = float(values["seconds"])
         self._loss, self._agreement = float(values["loss"]), float(values["agreement"])
