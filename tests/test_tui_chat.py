@@ -104,6 +104,35 @@ async def test_lines_are_broken_by_three_keys(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_keys_in_a_burst_are_taken_in_their_order(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        keys = ["a", "\\", "enter", "b", "ctrl+j", "c", "enter", "/", "s", "enter", "x", "enter", "d"]
+        for key in keys:
+            # As from a terminal, without the pilot's waiting.
+            c.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await c.until(lambda: c.engine.requests and c.prompt.text == "d")
+        assert c.branch[0] == ("user", "a\nb\nc")
+        # The first completion was taken, the second enter sent it.
+        assert c.screen.system == "x"
+
+
+@asynchronous
+async def test_what_cannot_be_sent_is_in_the_composer_again(tmp_path: Path) -> None:
+    pasted = "\n".join(f"line {n}" for n in range(50))
+    async with chat(tmp_path, ScriptedEngine([Script(gated=True)])) as c:
+        await c.send("first")
+        await c.until(lambda: c.screen.streaming.replying)
+        c.prompt.post_message(events.Paste(pasted))
+        await c.until(lambda: c.prompt.text)
+        await c.pilot.press("enter")
+        await c.until(lambda: "under way" in str([note.message for note in c.app._notifications]))
+        assert c.prompt.text == "[pasted 1: 50 lines]"
+        assert c.prompt.whole_text == pasted
+        await c.send("/nonsense")
+        assert c.prompt.text == "/nonsense"
+
+
+@asynchronous
 async def test_up_recalls_prompts_in_an_empty_composer(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.ask("first")
