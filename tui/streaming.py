@@ -116,7 +116,7 @@ class Streaming:
             )
             assert isinstance(view, AssistantMessage)
             self._widget = view
-        self._widget.begin()
+        await self._widget.begin()
         self.view.figures = Figures(self.view.figures.plain_speed)
         save = partial(screen.conversation.grow, self._message)
         self._turn = Turn(self._engine, history, screen.settings, save=save, remember=asked)
