@@ -93,6 +93,28 @@ async def test_ctrl_c_stops_and_pressed_twice_quits(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_stopping_is_said_until_the_reply_has_ended(tmp_path: Path) -> None:
+    async with chat(tmp_path, ScriptedEngine([Script("many words here", gated=True)])) as c:
+        await c.send("Go on")
+        await c.until(lambda: c.engine.requests)
+        c.screen.streaming.stop()
+        assert c.screen.streaming.view.activity == "stopping"
+        await c.until(lambda: not c.screen.streaming.replying)
+        assert not c.screen.streaming.view.activity
+
+
+@asynchronous
+async def test_what_is_typed_is_in_sight_on_a_short_terminal(tmp_path: Path) -> None:
+    async with chat(tmp_path, size=(30, 10)) as c:
+        await c.pilot.press("/")
+        await c.until(lambda: c.screen.composer.completions.open)
+        entry = c.screen.query_one("#entry")
+        await c.until(lambda: c.screen.composer.completions.outer_size.height == 3)
+        assert entry.region.bottom <= c.screen.composer.region.bottom
+        assert c.screen.composer.region.contains_region(c.prompt.region)
+
+
+@asynchronous
 async def test_lines_are_broken_by_three_keys(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.pilot.press("a", "ctrl+j", "b", "shift+enter", "c", "\\", "enter", "d")
@@ -481,8 +503,9 @@ async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> No
         words = str(c.screen.query_one(Notice).render())
         assert "12 tokens" in words
         assert "10" in words
+        assert "/edit" in words
         assert c.branch == [("user", "word " * 12)]
-        await c.pilot.press("f9")
+        await c.send("/edit")
         c.prompt.put("short")
         await c.pilot.press("enter")
         await c.until(lambda: c.branch[-1] == ("assistant", "Hello from the script."))

@@ -39,6 +39,7 @@ class ChatApp(App[None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.APP)]
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (96, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-high")]  # noqa: RUF012
     COMMAND_PALETTE_BINDING = "unbound-textual-palette"
 
     def __init__(self, engine: Engine, sessions: Sessions, config: Config, start: Start) -> None:
