@@ -128,7 +128,21 @@ async def test_lines_are_broken_by_three_keys(tmp_path: Path) -> None:
 @asynchronous
 async def test_keys_in_a_burst_are_taken_in_their_order(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
-        keys = ["a", "\\", "enter", "b", "ctrl+j", "c", "enter", "/", "s", "enter", "x", "enter", "d"]
+        keys = [
+            "a",
+            "\\",
+            "enter",
+            "b",
+            "ctrl+j",
+            "c",
+            "enter",
+            "/",
+            "s",
+            "enter",
+            "x",
+            "enter",
+            "d",
+        ]
         for key in keys:
             # As from a terminal, without the pilot's waiting.
             c.app.post_message(events.Key(key, key if len(key) == 1 else None))
@@ -651,6 +665,27 @@ async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
         await c.until(lambda: len(c.branch) == 2)
         await c.pilot.press("ctrl+b")
         assert type(c.app.screen).__name__ == "LineScreen"
+        assert not c.app._notifications
+
+
+@asynchronous
+async def test_a_key_for_two_actions_is_said(tmp_path: Path) -> None:
+    config = Config(path=tmp_path / "chat.toml", keys={"send": "f2, ctrl+x", "message-copy": "x"})
+    async with chat(tmp_path, config=config) as c:
+        (note,) = c.app._notifications
+        assert note.message.endswith("chat.toml: f2 is the key of both 'send' and 'origins'")
+
+
+@asynchronous
+async def test_no_color_leaves_the_terminals_own_colours_readable(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_COLOR", "1")
+        config = Config(path=tmp_path / "chat.toml", theme="ansi-dark")
+        async with chat(tmp_path, config=config) as c:
+            strips = c.app.screen._compositor.render_strips()
+            styles = [segment.style for strip in strips for segment in strip if segment.style]
+            assert styles
+            assert all(style.color is None or style.color.is_default for style in styles)
 
 
 @asynchronous

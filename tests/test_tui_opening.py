@@ -1,4 +1,4 @@
-"""Opening what is saved: long replies are drawn where they are looked at, and nothing moves meanwhile."""
+"""Opening what is saved: long replies are drawn where they are looked at, and nothing moves then."""
 
 from __future__ import annotations
 
