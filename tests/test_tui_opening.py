@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from chat_app import Chat, asynchronous, chat
+from scripted_engine import ScriptedEngine
 from textual.widgets import Markdown
 
 from localspec.sessions import Sessions
@@ -117,3 +118,19 @@ async def test_references_of_an_opened_reply_find_their_definitions(tmp_path: Pa
         c.screen.transcript.scroll_home(animate=False)
         await settled(c)
         assert "https://example.org" in c.screen.query(Markdown).first().source
+
+
+@asynchronous
+async def test_a_model_that_is_being_loaded_is_not_asked_for_again(tmp_path: Path) -> None:
+    session = saved(tmp_path, "short")
+    engine = ScriptedEngine()
+    engine.may_load.clear()
+    async with chat(tmp_path, engine, ready=False) as c:
+        await c.until(lambda: c.screen.models.under_way)
+        await c.screen.open_session(session)
+        await c.pilot.pause(0.1)
+        said = [note.message for note in c.app._notifications]
+        engine.may_load.set()
+        await c.until(lambda: c.screen.loaded)
+        assert engine.loads == [("smollm2-135m", "dfly")]
+        assert not said
