@@ -42,6 +42,8 @@ CREATE TABLE IF NOT EXISTS growing (
 _LOCKED_S = 3.0
 """How long another process may keep the database to itself; the screen stands still meanwhile."""
 
+_DELETED = "the session cannot be saved: it was deleted"
+
 StoredToken = tuple[str, str, bool]
 """Text, origin, whether it is thinking."""
 
@@ -284,6 +286,9 @@ class Sessions:
             try:
                 with self._database:
                     yield self._database
+            except sqlite3.IntegrityError as error:
+                # Rows refer to their session and their message, and to nothing else.
+                raise LocalspecError(_DELETED) from error
             except (sqlite3.Error, ValueError, TypeError) as error:
                 raise LocalspecError(f"the session cannot be saved: {error}") from error
 
@@ -296,7 +301,7 @@ def _finish(
         (message,),
     ).fetchone()
     if row is None:
-        raise LocalspecError("the session cannot be saved: it was deleted")
+        raise LocalspecError(_DELETED)
     grown = database.execute(
         "SELECT text, origin, thinking FROM growing WHERE message = ? ORDER BY rowid", (message,)
     )

@@ -141,7 +141,9 @@ def test_what_was_deleted_elsewhere_is_said_in_words(sessions: Sessions) -> None
     sessions.delete(session)
     with pytest.raises(LocalspecError, match="it was deleted"):
         sessions.finish(reply.id, "stop", {})
-    with pytest.raises(LocalspecError, match="cannot be saved"):
+    with pytest.raises(LocalspecError, match="it was deleted"):
+        sessions.grow(reply.id, tokens("x"))
+    with pytest.raises(LocalspecError, match="it was deleted"):
         sessions.add(session, None, "user", "still there?")
 
 

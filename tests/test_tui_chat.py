@@ -93,6 +93,28 @@ async def test_ctrl_c_stops_and_pressed_twice_quits(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_stopping_is_said_until_the_reply_has_ended(tmp_path: Path) -> None:
+    async with chat(tmp_path, ScriptedEngine([Script("many words here", gated=True)])) as c:
+        await c.send("Go on")
+        await c.until(lambda: c.engine.requests)
+        c.screen.streaming.stop()
+        assert c.screen.streaming.view.activity == "stopping"
+        await c.until(lambda: not c.screen.streaming.replying)
+        assert not c.screen.streaming.view.activity
+
+
+@asynchronous
+async def test_what_is_typed_is_in_sight_on_a_short_terminal(tmp_path: Path) -> None:
+    async with chat(tmp_path, size=(30, 10)) as c:
+        await c.pilot.press("/")
+        await c.until(lambda: c.screen.composer.completions.open)
+        entry = c.screen.query_one("#entry")
+        await c.until(lambda: c.screen.composer.completions.outer_size.height == 3)
+        assert entry.region.bottom <= c.screen.composer.region.bottom
+        assert c.screen.composer.region.contains_region(c.prompt.region)
+
+
+@asynchronous
 async def test_lines_are_broken_by_three_keys(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.pilot.press("a", "ctrl+j", "b", "shift+enter", "c", "\\", "enter", "d")
@@ -101,6 +123,49 @@ async def test_lines_are_broken_by_three_keys(tmp_path: Path) -> None:
         await c.pilot.press("enter")
         await c.until(lambda: c.engine.requests)
         assert c.branch[0] == ("user", "a\nb\nc\nd")
+
+
+@asynchronous
+async def test_keys_in_a_burst_are_taken_in_their_order(tmp_path: Path) -> None:
+    async with chat(tmp_path) as c:
+        keys = [
+            "a",
+            "\\",
+            "enter",
+            "b",
+            "ctrl+j",
+            "c",
+            "enter",
+            "/",
+            "s",
+            "enter",
+            "x",
+            "enter",
+            "d",
+        ]
+        for key in keys:
+            # As from a terminal, without the pilot's waiting.
+            c.app.post_message(events.Key(key, key if len(key) == 1 else None))
+        await c.until(lambda: c.engine.requests and c.prompt.text == "d")
+        assert c.branch[0] == ("user", "a\nb\nc")
+        # The first completion was taken, the second enter sent it.
+        assert c.screen.system == "x"
+
+
+@asynchronous
+async def test_what_cannot_be_sent_is_in_the_composer_again(tmp_path: Path) -> None:
+    pasted = "\n".join(f"line {n}" for n in range(50))
+    async with chat(tmp_path, ScriptedEngine([Script(gated=True)])) as c:
+        await c.send("first")
+        await c.until(lambda: c.screen.streaming.replying)
+        c.prompt.post_message(events.Paste(pasted))
+        await c.until(lambda: c.prompt.text)
+        await c.pilot.press("enter")
+        await c.until(lambda: "under way" in str([note.message for note in c.app._notifications]))
+        assert c.prompt.text == "[pasted 1: 50 lines]"
+        assert c.prompt.whole_text == pasted
+        await c.send("/nonsense")
+        assert c.prompt.text == "/nonsense"
 
 
 @asynchronous
@@ -452,8 +517,9 @@ async def test_a_full_context_is_refused_with_both_numbers(tmp_path: Path) -> No
         words = str(c.screen.query_one(Notice).render())
         assert "12 tokens" in words
         assert "10" in words
+        assert "/edit" in words
         assert c.branch == [("user", "word " * 12)]
-        await c.pilot.press("f9")
+        await c.send("/edit")
         c.prompt.put("short")
         await c.pilot.press("enter")
         await c.until(lambda: c.branch[-1] == ("assistant", "Hello from the script."))
@@ -599,6 +665,27 @@ async def test_keys_are_remapped_by_id(tmp_path: Path) -> None:
         await c.until(lambda: len(c.branch) == 2)
         await c.pilot.press("ctrl+b")
         assert type(c.app.screen).__name__ == "LineScreen"
+        assert not c.app._notifications
+
+
+@asynchronous
+async def test_a_key_for_two_actions_is_said(tmp_path: Path) -> None:
+    config = Config(path=tmp_path / "chat.toml", keys={"send": "f2, ctrl+x", "message-copy": "x"})
+    async with chat(tmp_path, config=config) as c:
+        (note,) = c.app._notifications
+        assert note.message.endswith("chat.toml: f2 is the key of both 'send' and 'origins'")
+
+
+@asynchronous
+async def test_no_color_leaves_the_terminals_own_colours_readable(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_COLOR", "1")
+        config = Config(path=tmp_path / "chat.toml", theme="ansi-dark")
+        async with chat(tmp_path, config=config) as c:
+            strips = c.app.screen._compositor.render_strips()
+            styles = [segment.style for strip in strips for segment in strip if segment.style]
+            assert styles
+            assert all(style.color is None or style.color.is_default for style in styles)
 
 
 @asynchronous

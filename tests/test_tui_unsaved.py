@@ -89,6 +89,20 @@ def test_the_chat_goes_on_unsaved(tmp_path: Path, fail: Callable[[Chat, Path], N
 
 
 @asynchronous
+async def test_a_conversation_that_was_deleted_elsewhere_goes_on(tmp_path: Path) -> None:
+    engine = ScriptedEngine([Script("One two three four five six.", gated=True)])
+    async with chat(tmp_path, engine) as c:
+        await c.send("Go on")
+        engine.allow(1)
+        await c.until(lambda: c.replies and c.replies[0].source)
+        c.sessions.delete(1)
+        engine.allow(100)
+        await c.until(lambda: not c.screen.streaming.replying and notices(c))
+        assert "it was deleted; it goes on unsaved" in notices(c)[0]
+        assert c.branch[-1] == ("assistant", "One two three four five six.")
+
+
+@asynchronous
 async def test_a_list_of_sessions_that_cannot_be_read_is_a_notice(tmp_path: Path) -> None:
     async with chat(tmp_path) as c:
         await c.ask("first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from textual.binding import Binding
@@ -130,6 +131,34 @@ DIALOG = (Action("close", "escape", "close", "Back", "Close, and change nothing.
 TEXT = (Action("accept", "ctrl+s", "accept", "Accept", "Take the text as it is.", True),)
 
 EVERY = (*APP, *CHAT, *COMPOSER, *MESSAGE, *SESSIONS, *DIALOG, *TEXT)
+
+
+_TOGETHER = (
+    (*APP, *CHAT, *COMPOSER),
+    (*APP, *MESSAGE),
+    (*APP, *SESSIONS),
+    (*APP, *DIALOG),
+    (*APP, *TEXT),
+)
+"""Actions that want their keys at the same time."""
+
+
+def clashes(keys: Mapping[str, str]) -> list[str]:
+    """What is wrong with the keys of a configuration, an action's id to its keys: one key for two."""
+    found: dict[frozenset[str], str] = {}
+    for group in _TOGETHER:
+        has = {action.id: _split(keys.get(action.id, action.keys)) for action in group}
+        for mine in has:
+            for other in has:
+                both = has[mine] & has[other]
+                if mine in keys and mine != other and both:
+                    words = f"{min(both)} is the key of both '{mine}' and '{other}'"
+                    found.setdefault(frozenset((mine, other)), words)
+    return list(found.values())
+
+
+def _split(keys: str) -> set[str]:
+    return {key.strip() for key in keys.split(",")} - {""}
 
 
 def bindings(actions: tuple[Action, ...]) -> list[Binding]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
-from textual.binding import Binding, BindingType
-from textual.dom import DOMNode
+from textual.binding import BindingType
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.screen import Screen
 
 from localspec.sessions import Sessions
@@ -39,6 +39,7 @@ class ChatApp(App[None], inherit_bindings=False):
     BINDINGS: ClassVar[list[BindingType]] = [*actions.bindings(actions.APP)]
     ENABLE_COMMAND_PALETTE = True
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (96, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-high")]  # noqa: RUF012
     COMMAND_PALETTE_BINDING = "unbound-textual-palette"
 
     def __init__(self, engine: Engine, sessions: Sessions, config: Config, start: Start) -> None:
@@ -59,9 +60,11 @@ class ChatApp(App[None], inherit_bindings=False):
         self.theme = self._config.theme if known else DEFAULT_THEME
         self.set_keymap(self._config.keys)
         self.push_screen(ChatScreen(self._engine, self._sessions, self._config, self._start))
+        wrong = actions.clashes(self._config.keys)
         if not known:
-            words = f"{self._config.path}: there is no theme '{self._config.theme}'"
-            self.notify(words, severity="warning", markup=False)
+            wrong.append(f"there is no theme '{self._config.theme}'")
+        for words in wrong:
+            self.notify(f"{self._config.path}: {words}", severity="warning", markup=False)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
@@ -75,7 +78,9 @@ class ChatApp(App[None], inherit_bindings=False):
         if not desktop.copy_with_platform(text):
             super().copy_to_clipboard(text)
 
-    def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        for binding in clashed_bindings:
-            words = f"the key of '{binding.id}' is taken by another action"
-            self.notify(words, severity="warning", markup=False)
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        # Textual chooses for NO_COLOR before the theme is known; of the terminal's own colours shades
+        # of grey cannot be told, and would all be black.
+        grey = NoColor() if self.native_ansi_color else None
+        filters = super().get_line_filters()
+        return [grey or each if isinstance(each, Monochrome) else each for each in filters]

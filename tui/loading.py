@@ -77,8 +77,9 @@ class Loading:
         screen.run_worker(load, thread=True, group="load", exit_on_error=False)
 
     def take(self, target: str, drafter: str) -> None:
-        """Load, unless just that is loaded."""
-        if self.under_way or self._in_use != (target, drafter):
+        """Load, unless just that is loaded, or being loaded."""
+        here = (self.target, self.drafter) if self.under_way else self._in_use
+        if here != (target, drafter):
             self.start(target, drafter)
 
     def end(self, ended: Ended) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from markdown_it import MarkdownIt
+from rich.cells import cell_len
 
 LONG = 800
 """Characters from which on a part is cut."""
@@ -50,3 +51,8 @@ def parts(text: str) -> list[str]:
 def definitions(text: str) -> str:
     """The link definitions of a text: what references to them need, wherever they stand."""
     return "\n".join(_DEFINITION.findall(text))
+
+
+def guessed_rows(text: str, width: int) -> int:
+    """About how many rows a text takes that is not parsed yet, in so many columns; at least 1."""
+    return max(1, sum(max(1, -(-cell_len(line) // width)) for line in text.splitlines()))

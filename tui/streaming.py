@@ -116,7 +116,7 @@ class Streaming:
             )
             assert isinstance(view, AssistantMessage)
             self._widget = view
-        self._widget.begin()
+        await self._widget.begin()
         self.view.figures = Figures(self.view.figures.plain_speed)
         save = partial(screen.conversation.grow, self._message)
         self._turn = Turn(self._engine, history, screen.settings, save=save, remember=asked)
@@ -129,6 +129,8 @@ class Streaming:
         self._waiting = False
         if self._turn:
             self._turn.cancel()
+            # While a long prompt is read, a round may take seconds.
+            self._screen.activity("stopping")
 
     def leave(self) -> None:
         """End the reply at once: its conversation is being left. What still comes is saved with it."""
@@ -198,7 +200,7 @@ class Streaming:
                 tokens += stored(update.tokens)
             elif isinstance(update, Ended):
                 tokens += stored(update.rest)
-            elif isinstance(update, Reading):
+            elif isinstance(update, Reading) and not turn.cancelled:
                 self._screen.activity(f"reading the prompt, {update.done} of {update.total} tokens")
         if tokens and self._widget:
             if self.view.activity:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import LocalspecError
+from localspec.errors import ContextOverflow, LocalspecError
 from localspec.sessions import StoredToken
 from localspec.tui.engine import Ended, Engine, Reply, Round, Token
 from localspec.tui.settings import Settings
@@ -93,6 +93,10 @@ class Turn:
         if self._reply:
             self._reply.cancel()
 
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
     def take(self) -> list[Update]:
         """What came since the last call."""
         taken = []
@@ -110,6 +114,9 @@ def stored(tokens: Sequence[Token]) -> list[StoredToken]:
 
 def in_words(error: BaseException) -> str:
     """One sentence on what went wrong."""
+    if isinstance(error, ContextOverflow):
+        # What follows is sent together with it, so another, shorter message does not help.
+        return f"{error}: /edit takes the message back, /clear begins anew"
     if isinstance(error, LocalspecError):
         return str(error)
     said = " ".join(str(error).split())

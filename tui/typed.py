@@ -20,6 +20,7 @@ async def run(screen: ChatScreen, text: str) -> bool:
     command, argument = parsed
     if command is None:
         screen.warn(f"There is no command {text.split()[0]}; /help lists them.")
+        screen.composer.prompt.take_back()
         return True
     done = _COMMANDS[command.name](screen, argument)
     if done is not None:

@@ -169,8 +169,8 @@ class ChatScreen(Screen[None]):
         """What the user sent: a command, or a message to answer."""
         if self.streaming.replying and not text.lstrip().startswith("/"):
             self.warn("A reply is under way; escape stops it.")
+            self.composer.prompt.take_back()
             return
-        self.composer.prompt.sent()
         if await typed.run(self, text):
             return
         if edited := self.revising.edited:
@@ -320,7 +320,7 @@ class ChatScreen(Screen[None]):
         elif self.streaming.replying:
             self.streaming.stop()
         elif self.revising.edited:
-            self.composer.prompt.sent()
+            self.composer.prompt.empty()
             self.revising.end_editing()
 
     def action_interrupt(self) -> None:

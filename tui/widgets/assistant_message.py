@@ -73,11 +73,11 @@ class AssistantMessage(MessageView):
         if self.origins:
             self._colours.show(self._tokens)
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Text is about to come."""
         self._note.display = False
         self._growing = True
-        self.said.begin()
+        await self.said.begin()
 
     @property
     def source(self) -> str:

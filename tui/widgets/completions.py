@@ -8,21 +8,38 @@ from textual.content import Content
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
+from localspec.tui import commands
 from localspec.tui.engine import Choice
 from localspec.tui.renderables.styles import MUTED
 
 
 class Completions(OptionList, can_focus=False):
-    """Whole lines to choose from; not shown without any."""
+    """Whole lines to choose from; not shown without any.
 
-    def __init__(self) -> None:
+    Args:
+        known: what commands take.
+    """
+
+    def __init__(self, known: commands.Choices) -> None:
         super().__init__(id="completions", compact=True)
+        self._known = known
+        self._text = ""
         self._choices: list[Choice] = []
         self.display = False
 
     @property
     def open(self) -> bool:
         return self.display
+
+    def follow(self, text: str) -> None:
+        """Offer what a text can become, unless it is the text that was followed last."""
+        if text == self._text:
+            return
+        self._text = text
+        choices = commands.completions(text, self._known)
+        # A line that is complete needs no list, but its enter must run it.
+        whole = [choice.name for choice in choices] == [text.strip()]
+        self.show([] if whole else choices)
 
     def show(self, choices: Sequence[Choice]) -> None:
         """Offer these; none closes the list."""

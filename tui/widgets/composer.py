@@ -24,8 +24,7 @@ class Composer(Vertical):
 
     def __init__(self, history: Callable[[], list[str]], choices: commands.Choices) -> None:
         super().__init__(id="composer")
-        self._choices = choices
-        self.completions = Completions()
+        self.completions = Completions(choices)
         self.prompt = Prompt(self.completions, history)
 
     def compose(self) -> ComposeResult:
@@ -46,11 +45,7 @@ class Composer(Vertical):
 
     @on(TextArea.Changed)
     def _complete(self, event: TextArea.Changed) -> None:
-        text = event.text_area.text
-        choices = commands.completions(text, self._choices)
-        # A line that is complete needs no list, but its enter must run it.
-        whole = [choice.name for choice in choices] == [text.strip()]
-        self.completions.show([] if whole else choices)
+        self.completions.follow(event.text_area.text)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:

@@ -20,6 +20,7 @@ from localspec.tui.widgets.completions import Completions
 _CHIP = re.compile(r"\[pasted (\d+): \d+ (?:lines|characters)\]")
 _LONG_LINES = 8
 _LONG_CHARACTERS = 800
+_OWN = {action.id for action in COMPOSER}
 
 
 class Prompt(TextArea):
@@ -52,6 +53,7 @@ class Prompt(TextArea):
         self._recalled: list[str] = []
         self._at = -1  # of the recalled prompts; -1: the user's own text
         self._pastes: dict[str, str] = {}
+        self._sent: tuple[str, dict[str, str]] = "", {}
 
     def put(self, text: str) -> None:
         """Replace the text, cursor at its end."""
@@ -70,8 +72,15 @@ class Prompt(TextArea):
         return line
 
     async def _on_key(self, event: events.Key) -> None:
-        # A text area takes enter for itself; here it may be bound.
-        if event.key == "enter" and "enter" in self.screen.active_bindings:
+        bound = self.screen.active_bindings.get(event.key)
+        if bound and bound.node is self and bound.binding.id in _OWN:
+            # Here and now: when the app comes to it, what was typed meanwhile is in the text, too.
+            event.prevent_default()
+            event.stop()
+            self._completions.follow(self.text)
+            await self.run_action(bound.binding.action)
+        elif event.key == "enter" and bound:
+            # A text area takes enter for itself; here it may be bound to something else.
             event.prevent_default()
         elif event.character and unicodedata.category(event.character) == "Cf":
             # Joiners and the like, of which emoji are made, count as not printable.
@@ -110,12 +119,20 @@ class Prompt(TextArea):
             return
         text = self.whole_text
         if text.strip():
-            self._at, self._recalled = -1, []
+            self._sent = self.text, self._pastes
+            self.empty()
             self.post_message(self.Sent(text))
 
-    def sent(self) -> None:
-        """The text was taken; begin afresh."""
-        self._pastes.clear()
+    def take_back(self) -> None:
+        """What was sent last could not be; it is there again, before what was typed since."""
+        text, pastes = self._sent
+        self._pastes = pastes | self._pastes
+        self.put(f"{text}\n{self.text}" if self.text else text)
+
+    def empty(self) -> None:
+        """Begin afresh."""
+        self._at, self._recalled = -1, []
+        self._pastes = {}
         self.clear()
 
     def action_newline(self) -> None:

@@ -26,7 +26,7 @@ class ReplyText(Vertical):
     def __init__(self, text: str) -> None:
         super().__init__()
         self._texts = parts(text)
-        self._parts = [Part(part) for part in self._texts]
+        self._parts = [Part(part) for part in self._linked()]
         self._stream: MarkdownStream | None = None
         self._ahead, self._behind = Gap(), Gap()
 
@@ -36,11 +36,19 @@ class ReplyText(Vertical):
         yield self._behind
         yield self._parts[-1]
 
-    def rest(self, nearest: float, farthest: float) -> None:
-        """Let complete parts rest; in sight is what lies between two rows, counted from the end up."""
-        below = self._parts[-1].outer_size.height
+    def rest(self, nearest: float, farthest: float) -> tuple[Part, float] | None:
+        """Let complete parts rest; in sight is what lies between two rows, counted from the end up.
+
+        Returns:
+            The last part in sight that is not drawn yet, and the row it begins at; None: all are.
+        """
+        below: float = 0
         behind = ahead = 0
-        for part in reversed(self._parts[:-1]):
+        found = None
+        for part in reversed(self._parts):
+            if self._stream and part is self._parts[-1]:
+                below += part.outer_size.height
+                continue
             part.rest()
             hidden_behind = 0 < part.rows < nearest - below
             hidden_ahead = part.rows > 0 and below > farthest
@@ -48,8 +56,11 @@ class ReplyText(Vertical):
             behind += part.rows * hidden_behind
             ahead += part.rows * hidden_ahead
             below += part.rows or part.outer_size.height
+            if part.rows and part.display and not part.drawn and not found:
+                found = part, below
         self._ahead.fill(ahead)
         self._behind.fill(behind)
+        return found
 
     def free(self) -> None:
         """The width has changed, so the heights will."""
@@ -63,8 +74,10 @@ class ReplyText(Vertical):
         """The text."""
         return "".join(self._texts)
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Text is about to come."""
+        await self._parts[-1].draw()
+        self._parts[-1].free()
         self._stream = Markdown.get_stream(self._parts[-1].markdown)
 
     async def write(self, text: str) -> None:
@@ -91,10 +104,18 @@ class ReplyText(Vertical):
         """No more comes: what was streamed is parsed once more, as a whole."""
         await self._end_stream()
         await self._parts[-1].update(self._texts[-1])
-        if links := definitions(self.source):
-            # References may stand before their definitions, and in other parts.
-            for part, text in zip(self._parts, self._texts, strict=True):
-                await part.update(f"{text}\n\n{links}")
+        if definitions(self.source):
+            for part, text in zip(self._parts, self._linked(), strict=True):
+                if part.drawn:
+                    await part.update(text)
+                else:
+                    part.replace(text)
+
+    def _linked(self) -> list[str]:
+        """The texts of the parts, as they are parsed once they are complete."""
+        # References may stand before their definitions, and in other parts.
+        links = definitions(self.source)
+        return [f"{text}\n\n{links}" if links else text for text in self._texts]
 
     async def _cut(self, at: int, *, again: bool = False) -> None:
         """Go on in a new part; `again` draws this one without what lies behind the cut."""
@@ -108,7 +129,7 @@ class ReplyText(Vertical):
             await self.mount(following)
             self.move_child(self._behind, before=following)
         self._parts.append(following)
-        self.begin()
+        await self.begin()
 
     async def _end_stream(self) -> None:
         if self._stream:

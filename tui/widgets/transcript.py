@@ -13,6 +13,7 @@ from textual.widget import Widget
 from localspec.sessions import Message
 from localspec.tui.widgets.assistant_message import AssistantMessage
 from localspec.tui.widgets.message_view import MessageView
+from localspec.tui.widgets.part import Part
 from localspec.tui.widgets.user_message import UserMessage
 from localspec.tui.widgets.welcome import Welcome
 
@@ -36,6 +37,7 @@ class Transcript(VerticalScroll, can_focus=False):
         # An anchor pushes what does not fill its container down, so this is at least as high.
         self._messages = Vertical(id="messages")
         self._width = 0
+        self._drawing = False
 
     def compose(self) -> ComposeResult:
         yield self._messages
@@ -90,16 +92,49 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def rest(self) -> None:
         """Let what is complete cost little, and nothing far out of sight."""
-        if not self.origins:
-            # Rows from the end up: where a widget is on the screen costs a look through all of them.
-            height = self.size.height
-            nearest = self.max_scroll_y - self.scroll_y - _REACH * height
-            farthest = nearest + (2 * _REACH + 1) * height
-            for view in reversed(self._messages.children):
-                if isinstance(view, AssistantMessage):
-                    view.said.rest(nearest, farthest)
-                nearest -= view.outer_size.height + _MARGIN
-                farthest -= view.outer_size.height + _MARGIN
+        if self.origins:
+            return
+        # Rows from the end up: where a widget is on the screen costs a look through all of them.
+        height = self.size.height
+        nearest = self.max_scroll_y - self.scroll_y - _REACH * height
+        farthest = nearest + (2 * _REACH + 1) * height
+        undrawn = None
+        for view in reversed(self._messages.children):
+            if isinstance(view, AssistantMessage):
+                found = view.said.rest(nearest, farthest)
+                if found and not undrawn:
+                    part, row = found
+                    undrawn = part, row > farthest - _REACH * height
+            nearest -= view.outer_size.height + _MARGIN
+            farthest -= view.outer_size.height + _MARGIN
+        if undrawn and not self._drawing:
+            self._drawing = True
+            # After the layout that gives it a width, if it was not displayed.
+            self.call_after_refresh(self._draw, *undrawn)
+
+    async def _draw(self, part: Part, above: bool) -> None:
+        """Draw a part that has come into sight or near it.
+
+        Args:
+            part: not drawn yet, of a height that was guessed.
+            above: whether it begins above what is in sight, which then must not move.
+        """
+        try:
+            if not part.is_attached:
+                return
+            guessed = part.rows
+            with self.app.batch_update():
+                await part.draw()
+                part.rest()
+                if above and part.rows:
+                    # No watcher: the layout that this height needs is what makes room for it.
+                    y = self.scroll_y + part.rows - guessed
+                    self.set_reactive(Widget.scroll_y, y)
+                    self.set_reactive(Widget.scroll_target_y, y)
+        finally:
+            self._drawing = False
+        # One at a time, so that keys are heard between them.
+        self.call_after_refresh(self.rest)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -116,6 +151,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def watch_origins(self, origins: bool) -> None:
         for view in self.query(AssistantMessage):
             view.origins = origins
+        self.call_after_refresh(self.rest)
 
     def _view(self, message: Message, speaker: str, version: tuple[int, int]) -> MessageView:
         if message.role == "user":
