@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,27 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
         np.testing.assert_allclose(
             np.array(second.best_weights()[name]), np.array(weight), atol=1e-5, err_msg=name
         )
+
+
+def test_ctrl_c_within_a_step_waits_for_its_end(
+    target: Target, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = losses(make_trainer(target, corpus, tmp_path / "whole"))
+    first = make_trainer(target, corpus, tmp_path / "parts")
+    rate = Trainer._rate
+
+    def interrupted(self: Trainer, done: float) -> float:
+        if self.steps == 5:
+            signal.raise_signal(signal.SIGINT)
+        return rate(self, done)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_rate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.run()
+    second = make_trainer(target, corpus, tmp_path / "parts")
+    assert second.steps == 6
+    np.testing.assert_allclose(losses(second)[-3:], expected[-3:], rtol=1e-5)
 
 
 def test_a_resumed_run_is_as_long_as_it_was_to_be(

@@ -316,3 +316,7 @@ def test_no_drafts_prove_nothing(tiny: Path) -> None:
     assert "too few samples" in done.stdout
     assert "NOTHING WAS PUT TO THE TEST" in done.stdout
     assert "LOSSLESS" not in done.stdout
+    assert done.exit_code == 1
+    done = run("-m", str(tiny), "-d", "ngram", *few, "--json")
+    assert json.loads(done.stdout)["lossless"] is None
+    assert done.exit_code == 1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FRAME_S = 1 / 20
 _SLOWEST_FRAME_S = 0.5
-_SHARE = 0.12
+_SHARE = 0.05
 """Of a core that drawing may take: a slow machine draws fewer frames, as the engine needs Python too."""
 
 _FIGURES_EVERY_S = 0.25

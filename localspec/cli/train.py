@@ -84,6 +84,9 @@ def train(
     write(str(plan.output))
     kinds = ", ".join(f"{kind} {x:.2f}" for kind, x in card.accepted_length_by_kind.items())
     write(f"accepted length on held-out prompts: {card.accepted_length:.2f} ({kinds})")
+    lengths = [length for _, length in card.curve]
+    if lengths and max(lengths) <= lengths[0]:
+        status.say("training did not make it better: give it more text and time")
 
 
 class _Line:

@@ -82,14 +82,14 @@ def verify(
             progress=lambda done, total: status.share("sampled tokens", done, total),
         )
     status.clear()
-    passed = greedy.passed and (sampled is None or sampled.passed)
+    lossless = _lossless(greedy, sampled)
     if as_json:
         write(
             json.dumps(
                 {
                     "model": loaded.name,
                     "drafter": loaded.drafter,
-                    "lossless": passed,
+                    "lossless": lossless,
                     "greedy": {**asdict(greedy), "passed": greedy.passed},
                     "sampled": None if sampled is None else _sampled(sampled),
                 }
@@ -97,8 +97,15 @@ def verify(
         )
     else:
         write("\n".join(_report(loaded.name, loaded.drafter, greedy, sampled)))
-    if not passed:
+    if not lossless:
         raise typer.Exit(1)
+
+
+def _lossless(greedy: GreedyProof, sampled: SampledProof | None) -> bool | None:
+    """What was shown; None: nothing, since no draft was made."""
+    if not greedy.passed or (sampled is not None and not sampled.passed):
+        return False
+    return True if greedy.proposed or (sampled is not None and sampled.proposed) else None
 
 
 def _sampled(proof: SampledProof) -> dict[str, object]:
@@ -172,12 +179,13 @@ def _line(name: str, check: Check) -> str:
 
 
 def _verdict(greedy: GreedyProof, sampled: SampledProof | None) -> str:
-    if not greedy.passed or (sampled is not None and not sampled.passed):
+    lossless = _lossless(greedy, sampled)
+    if lossless is False:
         return (
             "NOT LOSSLESS: this drafter changes what the model says, by more than rounding or chance "
             "can. Please report it with this output."
         )
-    if not greedy.proposed + (sampled.proposed if sampled else 0):
+    if lossless is None:
         return (
             "NOTHING WAS PUT TO THE TEST: no draft was made on these prompts, so the text is plain "
             "decoding's. More --tokens or --samples, or a --width, may bring some."

@@ -26,6 +26,7 @@ from localspec.train.block import block_loss
 from localspec.train.chain import chain_loss
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus
+from localspec.train.interrupts import uninterrupted
 from localspec.train.states import StateStore
 from localspec.train.vocabulary import Vocabulary
 
@@ -193,7 +194,8 @@ class Trainer:
                     self._save(score=self._measure())
                     self._measuring += time.perf_counter() - started - self._seconds
                     report(self._progress())
-                self._train_one(done)
+                with uninterrupted():
+                    self._train_one(done)
                 self._seconds = time.perf_counter() - started
                 report(self._progress())
         except KeyboardInterrupt:
