@@ -124,8 +124,9 @@ class Model:
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
         self._bound = chosen.drafter
-        self.profile_key = profile_key(chosen, fingerprint(folder))
-        self._experience = first_experience(chosen, self.profile_key)
+        mark = fingerprint(folder)
+        self.profile_key = profile_key(chosen, mark)
+        self._experience = worker.call(first_experience, chosen, mark, loaded.target)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, worker.post, lambda: release(folder))
 

@@ -92,7 +92,7 @@ def make_drafter(
     here = fitting(model, mark)
     if not here:
         return ngram
-    first = _experience(ngram, mark, target)
+    first = first_experience(ngram, mark, target)
     beliefs = {NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})}
     loaders = {}
     for found in here:
@@ -124,7 +124,7 @@ def _loader(
         files = import_once(found.path, found.name, target=facts, notify=notify)
         chosen = Chosen(found.name, _bound(files, target), files)
         assert chosen.drafter is not None
-        return chosen.drafter, _experience(chosen, mark, target, passes)
+        return chosen.drafter, first_experience(chosen, mark, target, passes)
 
     return make
 
@@ -137,21 +137,21 @@ def promised(found: InstalledDrafter) -> Beliefs:
     return beliefs
 
 
-def _experience(
+def first_experience(
     chosen: Chosen, mark: str | None, target: Target, passes: CostTable | None = None
 ) -> Experience:
-    """Of an arm of `auto`: what is known of it, and costs by a trial where nobody measured them.
+    """What is known of a drafter before it has drafted: its card's acceptance, and what rounds cost.
+
+    Costs are a profile's, or those of a trial where nobody measured them; on the engine thread.
 
     Args:
         passes: what the target's steps and passes cost; None: not known.
     """
-    assert chosen.drafter is not None
-    if mark is None:
-        return Experience()  # of a target of tests
-    experience = first_experience(chosen, profile_key(chosen, mark))
-    if experience.costs.table is GUESS:
-        experience.costs = Costs(trial_costs(target, chosen.drafter, passes))
-    return experience
+    if mark is None or chosen.drafter is None or isinstance(chosen.drafter, Auto):
+        return Experience()  # of a target of tests; of none; `auto` has one for each arm
+    claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
+    costs = measured_costs(profile_key(chosen, mark))
+    return Experience(Costs(costs or trial_costs(target, chosen.drafter, passes)), claimed)
 
 
 def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
@@ -159,16 +159,6 @@ def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
     machine = describe()
     drafter = chosen.name if chosen.folder is None else fingerprint(chosen.folder)
     return ProfileKey(machine.chip, machine.device, machine.mlx, mark, drafter)
-
-
-def first_experience(chosen: Chosen, key: ProfileKey) -> Experience:
-    """What is known of a drafter before it has drafted: its card's acceptance, and measured costs."""
-    claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
-    experience = Experience(claims=claimed)
-    costs = measured_costs(key)
-    if costs is not None:
-        experience.costs = Costs(costs)
-    return experience
 
 
 def measured_costs(key: ProfileKey) -> CostTable | None:
