@@ -124,7 +124,7 @@ class AdaptiveWidth:
     playing = None
 
     def __init__(self, experience: Experience, kind: str = "") -> None:
-        self._paid = experience.costs
+        self._round_costs = experience.costs
         self._known = known = experience.of(kind)
         self.drawing = experience.drawing
         self.way: Way = "greedy"
@@ -218,11 +218,11 @@ class AdaptiveWidth:
         self._known.parking = self._parking
         if self.parked:
             if outcome.ahead:
-                self._paid.learn_plain(depth, outcome.rest_s)
+                self._round_costs.learn_plain(depth, outcome.rest_s)
             return
         if outcome.draft_s is not None:
-            self._paid.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
-        self._paid.learn_verify(num_verified, depth, outcome.rest_s)
+            self._round_costs.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
+        self._round_costs.learn_verify(num_verified, depth, outcome.rest_s)
         self._calibration.learn(outcome.confidences, outcome.num_accepted)
         if self._limit == 0 or (self._exploring and not outcome.num_drafted):
             return
@@ -232,9 +232,9 @@ class AdaptiveWidth:
             # It had nothing to say, which cost nothing and tells nothing.
             self._parking.park(0.0)
             return
-        seconds = self._paid.draft(outcome.num_drafted, depth)
-        seconds += self._paid.verify(num_verified, depth)
-        steps = seconds / self._paid.plain(depth)
+        seconds = self._round_costs.draft(outcome.num_drafted, depth)
+        seconds += self._round_costs.verify(num_verified, depth)
+        steps = seconds / self._round_costs.plain(depth)
         num_tokens = outcome.num_accepted + 1
         self._parking.learn(num_tokens - steps, self._probe_loss())
 
@@ -305,7 +305,7 @@ class AdaptiveWidth:
         curve = self._curve
         if curve is None or len(curve.draft) <= self._limit or self._curve_rounds >= _CURVE_ROUNDS:
             self._curve_rounds = 0
-            costs, depth = self._paid, self._depth
+            costs, depth = self._round_costs, self._depth
             plain = costs.plain(depth)
             widths = range(self._limit + 1)
             curve = self._curve = _Curve(
