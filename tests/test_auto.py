@@ -46,11 +46,11 @@ def target() -> Target:
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds take what they took on a quiet machine: a step 1, a draft 0.1 of one, a row 0.05."""
 
-    def outcome(*values: Any) -> Outcome:
-        real = Outcome(*values)
-        told = real.draft_s is not None
-        draft_s = 0.1 * real.num_drafted if told else None
-        return real._replace(draft_s=draft_s, rest_s=1 + 0.05 * len(real.confidences))
+    def outcome(*values: Any, ahead: bool) -> Outcome:
+        real = Outcome(*values, ahead=ahead)
+        draft_s = None if real.draft_s is None else 0.1 * real.num_drafted
+        rest_s = None if real.rest_s is None else 1 + 0.05 * len(real.confidences)
+        return real._replace(draft_s=draft_s, rest_s=rest_s)
 
     monkeypatch.setattr("localspec.engine.generation.Outcome", outcome)
 

@@ -144,8 +144,27 @@ def test_only_plain_steps_with_one_under_way_on_both_sides_tell_what_a_step_take
     run(TableDrafter(VOCAB, 2, greedy=True), Request([1], 8))
     # The warm-up, then rounds with drafts.
     assert [outcome.ahead for outcome in seen[:4]] == [False, True, True, False]
+    assert [outcome.rest_s is None for outcome in seen[:4]] == [True, False, False, True]
     assert seen[4].num_drafted > 0
     assert not seen[4].ahead
+    assert seen[4].rest_s is not None
+
+
+def test_an_answer_that_ends_among_plain_steps_does_not_make_them_seem_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    experience = Experience()
+    seen = watched(monkeypatch)
+    target: Any = TableTarget(VOCAB, seed=5)
+    drafter: Any = TableDrafter(VOCAB, 2, greedy=True)
+    for _ in Generation(target, drafter, Request([1], 4), experience=experience).run():
+        pass
+    assert len(seen) == 4
+    # The last one was under way while the one before was waited for.
+    assert [outcome.rest_s is None for outcome in seen] == [True, False, False, True]
+    before = experience.costs.plain(0)
+    AdaptiveWidth(experience).learn(seen[-1])
+    assert experience.costs.plain(0) == before
 
 
 class Counting(TableTarget):

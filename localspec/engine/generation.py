@@ -220,7 +220,7 @@ class Generation:
 
     def _round(self) -> Committed:
         begun = time.perf_counter()
-        ahead = self._next is not None
+        begun_before = self._next is not None
         drafted = self._draft(begun)
         proposal = drafted.proposal
         if proposal is None:
@@ -229,11 +229,12 @@ class Generation:
             num_accepted, committed = self._speculate(proposal)
         if self._request.grammar is not None:
             self._request.grammar.commit(committed)
-        # Waiting for a step's token takes the device on into the step after it, so that the last one of
-        # a row of plain steps seems short.
-        ahead = ahead and self._next is not None
         now = time.perf_counter()
-        rest_s = now - begun - (drafted.seconds or 0.0)
+        # Waiting for a step's token takes the device on into the step after it, so that of a row of
+        # plain steps the first seems long and the last short.
+        begins_next = self._next is not None
+        told = begun_before == begins_next
+        rest_s = now - begun - (drafted.seconds or 0.0) if told else None
         self._width.learn(
             Outcome(
                 drafted.num_drafted,
@@ -241,7 +242,7 @@ class Generation:
                 num_accepted,
                 drafted.seconds,
                 rest_s,
-                ahead,
+                ahead=begun_before and begins_next,
             )
         )
         self._commit(drafted, num_accepted, committed, now)

@@ -16,7 +16,7 @@ class Outcome(NamedTuple):
         confidences: of the drafts that were verified, in order.
         num_accepted: drafts that stood.
         draft_s: seconds of drafting; None: not told from the rest.
-        rest_s: seconds of all else.
+        rest_s: seconds of all else; None: not told from those of the plain step before or after it.
         ahead: a plain step that was under way before the round began, as is the next one at its end.
     """
 
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
     confidences: Sequence[float | None]
     num_accepted: int
     draft_s: float | None
-    rest_s: float
+    rest_s: float | None
     ahead: bool = False
 
 

@@ -216,6 +216,8 @@ class AdaptiveWidth:
         num_verified = len(outcome.confidences)
         self._curve_rounds += 1
         self._known.parking = self._parking
+        if outcome.rest_s is None:
+            return
         if self.parked:
             if outcome.ahead:
                 self._round_costs.learn_plain(depth, outcome.rest_s)
