@@ -23,7 +23,7 @@ from localspec.models.config import Architecture, DrafterConfig
 from localspec.train.material import Material, gather
 from localspec.train.plan import Plan
 from localspec.train.run import make_trainer
-from localspec.train.start import Shape, new_config
+from localspec.train.start import Shape, new_config, new_drafter
 from localspec.train.trainer import Settings
 
 WIDTH = 4
@@ -95,7 +95,12 @@ def trained(
         # Not measured on the way: the last checkpoint counts as the best.
         order = itertools.count()
         trainer = make_trainer(
-            config, material, vocabulary, lambda drafter: next(order), Path(folder), settings
+            new_drafter(config, material.target, vocabulary, settings.seed),
+            material,
+            vocabulary,
+            lambda drafter: next(order),
+            Path(folder),
+            settings,
         )
         trainer.run()
         drafter = load.with_tensors(config, trainer.best_weights(), architecture)

@@ -24,16 +24,18 @@ from localspec.engine.loading import load_target
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.errors import TrainingError, UsageError
+from localspec.errors import DrafterMismatch, ModelNotFound, TrainingError, UsageError
 from localspec.models.drafter import Drafter
+from localspec.models.load import load_config
 from localspec.provenance import fingerprint
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus
 from localspec.train.material import gather
+from localspec.train.origin import read_origin
 from localspec.train.plan import Plan
 from localspec.train.rollouts import RolloutWriter
 from localspec.train.run import make_trainer, train
-from localspec.train.start import Shape, new_config
+from localspec.train.start import Shape, new_config, new_drafter
 from localspec.train.trainer import Progress, Settings
 
 
@@ -188,11 +190,83 @@ def test_the_best_checkpoint_is_the_one_that_the_caller_prefers(
     settings = Settings(tokens=600, evaluations=3)
     checkpoints = tmp_path / "checkpoints"
     trainer = make_trainer(
-        config, material, vocabulary, lambda drafter: next(scores), checkpoints, settings
+        new_drafter(config, material.target, vocabulary, 0),
+        material,
+        vocabulary,
+        lambda drafter: next(scores),
+        checkpoints,
+        settings,
     )
     trainer.run()
     assert 9.0 in [score for _, score in trainer.curve]
     assert Checkpoints(checkpoints).best_score == 9.0
+
+
+def test_a_trained_drafter_is_gone_on_from(
+    tiny: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    done = run(
+        *("dspark", "-m", str(tiny), "-o", str(tmp_path / "on"), "--from", str(trained)),
+        *("--tokens", "300", "--json"),
+    )
+    card = json.loads(done.stdout)
+    before = json.loads((trained / "training.json").read_text())
+    assert f"--from {trained.name} " in card["command"]
+    assert card["width"] == before["width"]
+    assert load_config(tmp_path / "on") == load_config(trained)
+
+
+def test_what_is_gone_on_from_drafts_as_it_was_stored(tiny: Path, trained: Path) -> None:
+    target, stored = bound(tiny, trained)
+    origin = read_origin(str(trained), "dspark", target).drafter(target)
+    runs = []
+    for drafter in (stored, origin):
+        accepted = []
+        for start in range(10, 50, 4):
+            run = Generation(target, drafter, Request([1, start, start + 1, 2], 40, width=4))
+            for _ in run.run():
+                pass
+            accepted.append((run.stats.rounds, run.stats.accepted))
+        runs.append(accepted)
+    assert runs[0] == runs[1]
+    assert sum(accepted for _, accepted in runs[0]) > 5
+
+
+def test_a_reduced_head_keeps_its_tokens_when_gone_on_from(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("localspec.train.material.REDUCED_VOCABULARY", 40)
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(Plan("eagle3", str(tiny), first, tokens=300))
+    monkeypatch.setattr("localspec.train.material.REDUCED_VOCABULARY", 50)
+    train(Plan("eagle3", str(tiny), second, tokens=3000, origin=str(first)))
+    heads = [mx.load(str(folder / "model.safetensors")) for folder in (first, second)]
+    assert heads[0]["d2t"].tolist() == heads[1]["d2t"].tolist()
+    assert heads[0]["lm_head.weight"].tolist() != heads[1]["lm_head.weight"].tolist()
+
+
+def test_what_cannot_be_gone_on_from_is_told_before_text_is_written(
+    tiny: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    foreign = tmp_path / "foreign"
+    shutil.copytree(trained, foreign)
+    (foreign / "training.json").unlink()
+    rest = ["-m", str(tiny), "-o", str(tmp_path / "new"), "--tokens", "300", "--from"]
+    for architecture, origin, words, error in (
+        ("dspark", str(foreign), "not trained by localspec", UsageError),
+        ("dflash", str(trained), "is a dspark drafter", UsageError),
+        ("dspark", "nothing-of-this-name", "no drafter is called", ModelNotFound),
+        ("eagle3", "eagle3", "hidden_size is 576", DrafterMismatch),
+    ):
+        with pytest.raises(error, match=words):
+            run(architecture, *rest, origin)
+    with pytest.raises(UsageError, match="leave them out"):
+        run("dspark", *rest, str(trained), "--width", "2")
+    assert not (tmp_path / "cache" / "corpora").exists()
+    assert not (tmp_path / "new").exists()
 
 
 def test_cards_keep_hub_ids_whole_and_tell_no_folders(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def train(
     width: Annotated[
         int | None, typer.Option(help="Most drafts a round; default: by kind.")
     ] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="A trained drafter to go on from: a bundled one's name, or a folder."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUTPUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON.")] = False,
 ) -> None:
@@ -67,6 +73,7 @@ def train(
         tokens=tokens,
         num_layers=layers,
         width=width,
+        origin=origin,
         resume=resume,
     )
     status = Status(sys.stderr)

@@ -26,6 +26,7 @@ from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
+from localspec.train.origin import Origin, read_origin
 from localspec.train.plan import CHECKPOINTS, Plan
 from localspec.train.prompts import CHATS, read_chats, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
@@ -58,6 +59,7 @@ class Material:
         stop_ids: tokens that end an answer.
         mask_token_id: fills a block's slots.
         states: the target's, of the corpus: those of its taps, in order, and the last one.
+        origin: the drafter to go on from; None: a new one is made.
     """
 
     target: Target
@@ -69,6 +71,7 @@ class Material:
     stop_ids: frozenset[int]
     mask_token_id: int
     states: StateStore
+    origin: Origin | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -78,6 +81,8 @@ class Material:
     def vocabulary(self, architecture: Architecture) -> Vocabulary:
         """What the loss of an architecture runs over."""
         answers = (self.corpus[i].tokens[self.corpus[i].prompt_length :] for i in self.training)
+        if self.origin is not None and self.origin.reduced_ids is not None:
+            return Vocabulary(self.target, self.origin.reduced_ids)
         size = REDUCED_VOCABULARY if architecture == "eagle3" else LOSS_VOCABULARY
         return Vocabulary(self.target, frequent_tokens(answers, self.target.vocab_size, size))
 
@@ -114,6 +119,10 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
     target, tokenizer = load_target(folder), load_tokenizer(folder)
     stop_ids = stop_token_ids(tokenizer, folder)
     mark = fingerprint(folder)
+    # Before hours go into text for a drafter that there is not.
+    origin = None if plan.origin is None else read_origin(plan.origin, plan.architecture, target)
+    if origin is not None and origin.trained_for != mark:
+        notify(f"{plan.origin} was trained for another target")
     num_shards = _shards_begun_with(plan)
     plan.begin()
     texts = _corpus_folder(plan, mark)
@@ -160,6 +169,7 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
         states=StateStore(
             target, corpus, default_taps(target), budget=_states_budget(corpus.folder)
         ),
+        origin=origin,
     )
 
 

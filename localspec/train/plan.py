@@ -27,7 +27,8 @@ class Plan:
         data: `self`, `chats`, files of prompts, or several of these.
         minutes: of the whole run, writing text included; or
         tokens: of the target's text, each trained on several times.
-        num_layers, width: of the drafter; None: from the target's size.
+        num_layers, width: of the drafter; None: from the target's size, or as in `origin`.
+        origin: a trained drafter to go on from, a bundled one or a folder; None: a new one.
         resume: go on with the run in `output`.
         seed: decides every choice.
     """
@@ -40,6 +41,7 @@ class Plan:
     tokens: int | None = None
     num_layers: int | None = None
     width: int | None = None
+    origin: str | None = None
     resume: bool = False
     seed: int = 0
 
@@ -52,12 +54,15 @@ class Plan:
                 raise UsageError(f"{name} must be more than 0, not {value}")
         if self.architecture in ("eagle3", "mtp") and self.num_layers not in (None, 1):
             raise UsageError(f"{self.architecture} drafters have one layer")
+        if self.origin is not None and (self.num_layers, self.width) != (None, None):
+            raise UsageError(
+                "layers and width are those of the drafter to start from; leave them out"
+            )
 
     @property
     def target(self) -> str:
         """The target's name as others know it: of a folder or file the last part alone."""
-        path = Path(self.model).expanduser()
-        return path.resolve().name if path.exists() else self.model
+        return _name(self.model)
 
     @property
     def command(self) -> str:
@@ -70,6 +75,8 @@ class Plan:
         ]
         data = [s if s in (SELF, CHATS) else Path(s).name for s in self.data]
         words = ["localspec train", self.architecture, "-m", self.target]
+        if self.origin is not None:
+            words.append(f"--from {_name(self.origin)}")
         words += [f"--data {source}" for source in data]
         words += [f"{option} {value}" for option, value in given if value is not None]
         return " ".join(words)
@@ -86,6 +93,11 @@ class Plan:
             (folder / _BEGUN_BY).write_text(self.command + "\n", encoding="utf-8")
         except OSError as error:
             raise TrainingError(f"{folder} cannot be written: {reason(error)}") from error
+
+
+def _name(given: str) -> str:
+    path = Path(given).expanduser()
+    return path.resolve().name if path.exists() else given
 
 
 def begun_by(output: Path) -> str | None:

@@ -28,6 +28,9 @@ from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary
 
 _PASSES = 4
+_PASSES_ON = 2
+"""Over the text, by a drafter that is trained already."""
+_RATE_ON = 5e-4
 _QUANTIZATION = QuantizationConfig(bits=8)
 
 
@@ -53,28 +56,25 @@ def train(
     started = time.monotonic()
     _check_output(plan)
     material = gather(plan, started, notify, wrote)
-    shape = _shape(plan, material.target)
     vocabulary = material.vocabulary(plan.architecture)
-    config = new_config(
-        plan.architecture,
-        material.target,
-        material.settings,
-        shape,
-        mask_token_id=material.mask_token_id,
-        draft_vocab_size=vocabulary.ids.size,
+    drafter, width = _begin(plan, material, vocabulary)
+    settings = Settings(
+        seed=plan.seed,
+        chain_steps=width,
+        tokens=_PASSES * material.num_tokens if plan.tokens is not None else None,
+        seconds=_seconds_left(plan, started),
     )
+    if plan.origin is not None:
+        tokens = _PASSES_ON * material.num_tokens if plan.tokens is not None else None
+        settings = replace(settings, tokens=tokens, learning_rate=_RATE_ON, grown_by=0.0)
+    config = drafter.config
     trainer = make_trainer(
-        config,
+        drafter,
         material,
         vocabulary,
-        lambda drafter: material.measure(drafter, shape.width, quickly=True).length,
+        lambda drafter: material.measure(drafter, width, quickly=True).length,
         plan.output / CHECKPOINTS,
-        Settings(
-            seed=plan.seed,
-            chain_steps=shape.width,
-            tokens=_PASSES * material.num_tokens if plan.tokens is not None else None,
-            seconds=_seconds_left(plan, started),
-        ),
+        settings,
     )
     notify(f"training on {material.num_tokens:,} tokens of the target's text")
     trainer.run(report)
@@ -85,7 +85,7 @@ def train(
     if mx.default_device() == mx.Device(mx.cpu):
         to_float32(final)
     final.bind(material.target)
-    accepted = material.measure(final, shape.width)
+    accepted = material.measure(final, width)
     card = Card(
         architecture=plan.architecture,
         target=plan.target,
@@ -95,7 +95,7 @@ def train(
         tokens=trainer.tokens,
         steps=trainer.steps,
         objective=_objective(plan.architecture),
-        width=shape.width,
+        width=width,
         held_out_prompts=len(material.held_out),
         accepted_length=round(accepted.length, 3),
         accepted_length_by_kind={k: round(v, 3) for k, v in accepted.by_kind().items()},
@@ -105,27 +105,45 @@ def train(
     return card
 
 
+def _begin(plan: Plan, material: Material, vocabulary: Vocabulary) -> tuple[Drafter, int]:
+    """The drafter before its first step, and its drafts a round."""
+    target, origin = material.target, material.origin
+    if origin is not None:
+        return origin.drafter(target), origin.width
+    shape = _shape(plan, target)
+    config = new_config(
+        plan.architecture,
+        target,
+        material.settings,
+        shape,
+        mask_token_id=material.mask_token_id,
+        draft_vocab_size=vocabulary.ids.size,
+    )
+    return new_drafter(config, target, vocabulary, plan.seed), shape.width
+
+
 def make_trainer(
-    config: DrafterConfig,
+    drafter: Drafter,
     material: Material,
     vocabulary: Vocabulary,
     evaluate: Callable[[Drafter], float],
     checkpoints: Path,
     settings: Settings,
 ) -> Trainer:
-    """Of a new drafter, or of one that the checkpoints go on with.
+    """Of a drafter before its first step, or of one that the checkpoints go on with.
 
     Args:
+        drafter: bound to the target.
         evaluate: what the best checkpoint has most of.
         checkpoints: their folder.
     """
     num_taps = len(default_taps(material.target))
     return Trainer(
-        new_drafter(config, material.target, vocabulary, settings.seed),
+        drafter,
         material.corpus,
         material.training,
         material.states,
-        reads=(num_taps,) if config.architecture == "mtp" else tuple(range(num_taps)),
+        reads=(num_taps,) if drafter.config.architecture == "mtp" else tuple(range(num_taps)),
         vocabulary=vocabulary,
         evaluate=evaluate,
         checkpoints=Checkpoints(checkpoints),

@@ -31,7 +31,6 @@ from localspec.train.states import StateStore
 from localspec.train.vocabulary import Vocabulary
 
 _MEASURING_SHARE = 0.2
-_UNROLLED_BY = 0.8
 
 Drafter = BlockDrafter | ChainDrafter
 Evaluate = Callable[[Drafter], float]
@@ -52,6 +51,7 @@ class Settings:
         average: how much of the averaged weights one step keeps, in the long run.
         block_decay: of a block's later drafts, as `block_loss` counts them.
         chain_steps: of the unrolled chain, when it has grown.
+        grown_by: share of the run in which it grows; 0: it is of full length from the start.
         evaluations: of the held-out prompts in the whole run, beside the one before the first step;
             fewer where they would take more than a fifth of the time.
     """
@@ -66,6 +66,7 @@ class Settings:
     average: float = 0.998
     block_decay: float = 4.0
     chain_steps: int = 4
+    grown_by: float = 0.8
     evaluations: int = 6
 
 
@@ -272,7 +273,8 @@ class Trainer:
     def _chain_steps(self, done: float) -> int:
         """The chain grows: its first draft is worth most, and later ones learn little before it."""
         most = self._settings.chain_steps if isinstance(self._drafter, ChainDrafter) else 1
-        return min(most, 1 + int(done / _UNROLLED_BY * most))
+        share = done / self._settings.grown_by if self._settings.grown_by else 1.0
+        return min(most, 1 + int(share * most))
 
     def _make_step(self) -> Callable[..., tuple[mx.array, mx.array, mx.array]]:
         drafter, optimizer = self._drafter, self._optimizer
