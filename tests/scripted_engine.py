@@ -149,6 +149,7 @@ class ScriptedReply:
                 num_drafted=script.width,
                 parked=not script.width,
                 draft_s=0.0,
+                verify_s=0.0,
             )
             stats.decode_s += (1 + 0.05 * script.width) / PLAIN_SPEED
             last: Origin = "plain"

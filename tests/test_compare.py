@@ -55,10 +55,10 @@ class Scripted:
         stats = Stats(prompt_tokens=10)
         for _ in range(settings.max_tokens // 2):
             if self._name == "none":
-                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0)
-                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0)
+                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0, verify_s=0.0)
+                stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0, verify_s=0.0)
             else:
-                stats.add_round(2, 1, 2, num_drafted=2, parked=False, draft_s=0.01)
+                stats.add_round(2, 1, 2, num_drafted=2, parked=False, draft_s=0.01, verify_s=0.05)
         speed = self._speeds[prompt.kind] * (1 + self._noise * self._rng.standard_normal())
         stats.decode_s = stats.generated_tokens / speed
         return stats
@@ -105,6 +105,7 @@ def test_figures_winners_and_noise() -> None:
     low, high = code["ratio_quartiles"]
     assert low < code["ratio"] < high
     assert code["draft_share"] == pytest.approx(0.01 * 10 / (20 / quick.speed), rel=0.01)
+    assert code["verify_share"] == pytest.approx(5 * code["draft_share"])
     assert report["kinds"]["overall"]["drafters"]["none"]["ratio"] == 1.0
     # A round of two drafts takes 0.2 + 1.2 by the table.
     assert code["predicted_tokens_per_second"] == pytest.approx(2 / 1.4)
@@ -117,8 +118,8 @@ def test_much_noise_makes_no_winner() -> None:
 def test_parked_steps_are_predicted_as_plain_ones() -> None:
     stats = Stats(prompt_tokens=1)
     for _ in range(6):
-        stats.add_round(0, 0, 1, num_drafted=0, parked=True, draft_s=0.0)
-    stats.add_round(4, 4, 5, num_drafted=4, parked=False, draft_s=0.1)
+        stats.add_round(0, 0, 1, num_drafted=0, parked=True, draft_s=0.0, verify_s=0.0)
+    stats.add_round(4, 4, 5, num_drafted=4, parked=False, draft_s=0.1, verify_s=0.0)
     assert predicted_seconds(stats, TABLE) == pytest.approx(6 * 0.9 + 0.4 + 1.4)
 
 

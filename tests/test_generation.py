@@ -103,6 +103,7 @@ def test_figures_agree_with_the_events() -> None:
     assert stats.accepted_length == len(tokens) / len(rounds)
     assert stats.proposed_by_position[0] >= stats.proposed_by_position[2]
     assert stats.accepted == sum(stats.accepted_by_position)
+    assert 0 < stats.verify_s <= stats.decode_s
     assert 0 < stats.time_to_first_token_s <= stats.prefill_s + stats.decode_s + 1e-3
     assert set(stats.as_dict()) == {
         "prompt_tokens",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import mlx.core as mx
@@ -14,7 +15,7 @@ from localspec.engine.target import Target
 from localspec.models.block import BlockDrafter
 from localspec.models.chain import ChainDrafter
 from localspec.train.batches import Batch
-from localspec.train.block import block_logits, block_states
+from localspec.train.block import block_logits, block_loss, block_states
 from localspec.train.chain import unrolled, vocabulary_logits
 from localspec.train.vocabulary import Vocabulary
 
@@ -89,6 +90,30 @@ def test_blocks_see_what_they_see_in_drafting(
         for place, anchor in enumerate(anchors[row]):
             theirs = drafted(drafter, batch, row, anchor, width)
             np.testing.assert_allclose(ours[row, place], theirs, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", BLOCKS)
+def test_the_loss_of_many_blocks_is_that_of_each_alone(
+    target: Target, everything: Vocabulary, architecture: str
+) -> None:
+    # A published pipeline fails, or mixes blocks, where a Markov head meets several of them.
+    drafter = random_drafter(architecture, target, layers=2, seed=3)
+    assert isinstance(drafter, BlockDrafter)
+    # The last block reaches past the end, so that it has fewer drafts.
+    batch = make_batch(target, drafter, [[ANSWER - 1, 12, LENGTH - 3], [ANSWER, 10, 13]])
+    decay, width = 3.0, drafter.max_width
+    whole, _ = block_loss(drafter, batch, everything, decay)
+    losses, sizes = [], []
+    for row in range(2):
+        arrays = {field.name: getattr(batch, field.name)[row : row + 1] for field in fields(batch)}
+        for place in range(3):
+            one = Batch(**arrays | {"anchors": arrays["anchors"][:, place : place + 1]})
+            anchor, length = int(one.anchors.item()), int(one.lengths.item())
+            num_drafts = min(width, length - 1 - anchor)
+            losses.append(float(block_loss(drafter, one, everything, decay)[0]))
+            sizes.append(np.exp(-np.arange(num_drafts) / decay).sum())
+    assert float(whole) == pytest.approx(np.average(losses, weights=sizes), rel=1e-4)
+    assert np.ptp(losses) > 0.01
 
 
 @pytest.mark.parametrize("architecture", CHAINS)

@@ -140,6 +140,20 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(
         )
 
 
+def test_a_run_that_is_killed_has_lost_little(
+    target: Target, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.train.trainer._SAVE_EVERY_S", 0.0)
+
+    def kill(progress: Progress) -> None:
+        if progress.step == 5:
+            raise SystemError
+
+    with pytest.raises(SystemError):
+        make_trainer(target, corpus, tmp_path).run(kill)
+    assert make_trainer(target, corpus, tmp_path).steps == 5
+
+
 def test_ctrl_c_within_a_step_waits_for_its_end(
     target: Target, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

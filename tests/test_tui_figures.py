@@ -22,7 +22,13 @@ def figures(*rounds: tuple[int, int], plain_speed: float | None = 20.0) -> Figur
     found, stats = Figures(plain_speed), Stats(prompt_tokens=10, time_to_first_token_s=0.2)
     for width, accepted in rounds:
         stats.add_round(
-            width, accepted, accepted + 1, num_drafted=width, parked=not width, draft_s=0.0
+            width,
+            accepted,
+            accepted + 1,
+            num_drafted=width,
+            parked=not width,
+            draft_s=0.0,
+            verify_s=0.0,
         )
         stats.decode_s += 0.05
         found.add(Round((Token("x", "draft"),), width, width, accepted, accepted + 1, stats.copy()))
@@ -48,7 +54,7 @@ def test_figures_add_up() -> None:
 def test_a_plain_step_alone_is_not_parked() -> None:
     found, stats = Figures(), Stats()
     for parked in (True, False):
-        stats.add_round(0, 0, 1, num_drafted=0, parked=parked, draft_s=0.0)
+        stats.add_round(0, 0, 1, num_drafted=0, parked=parked, draft_s=0.0, verify_s=0.0)
         found.add(Round((Token("x", "plain"),), 0, 0, 0, 1, stats.copy()))
         assert found.parked is parked
     assert "width 0   parked 50%" in panel.body(view(found), 29, 24).plain
@@ -59,7 +65,14 @@ def test_the_page_of_figures_tells_counts_from_shares() -> None:
     stats = Stats()
     for accepted in (2, 1, 0, 2):
         stats.add_round(
-            2, accepted, accepted + 1, num_drafted=2, parked=False, draft_s=0.0, arm="a"
+            2,
+            accepted,
+            accepted + 1,
+            num_drafted=2,
+            parked=False,
+            draft_s=0.0,
+            verify_s=0.0,
+            arm="a",
         )
     rows = figures_page(json.loads(json.dumps({**asdict(stats), **stats.as_dict()}))).splitlines()
     assert "| proposed by position | 4 4 |" in rows

@@ -120,7 +120,7 @@ def test_link_definitions_are_found() -> None:
 def lap(text: str, seconds: float, num_rounds: int = 4) -> Lap:
     found, stats = Lap(), Stats(prefill_s=0.5)
     for _ in range(num_rounds):
-        stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0)
+        stats.add_round(0, 0, 1, num_drafted=0, parked=False, draft_s=0.0, verify_s=0.0)
         stats.decode_s += seconds / num_rounds
         found.add(
             Round((Token(text[: len(text) // num_rounds], "plain"),), 0, 0, 0, 1, stats.copy())

@@ -122,7 +122,7 @@ def _report(model: str, comparison: Comparison) -> list[str]:
             "",
             f"{kind} ({len(plain.speeds)} prompts)",
             f"{'drafter':<{name_width}} {'length':>7} {'tokens/s':>9} {'of plain':>9} {'quartiles':>11} "
-            f"{'draft':>6} {'predicted':>10} {'MB':>6}  acceptance by position",
+            f"{'draft':>6} {'verify':>6} {'predicted':>10} {'MB':>6}  acceptance by position",
         ]
         for name, each in comparison.figures[kind].items():
             ratio, low, high = ratios(each, plain)
@@ -133,7 +133,7 @@ def _report(model: str, comparison: Comparison) -> list[str]:
             lines.append(
                 f"{'plain' if name == PLAIN else name:<{name_width}} {each.accepted_length:7.2f} "
                 f"{each.speed:9.1f} {ratio:8.2f}x {f'{low:.2f}-{high:.2f}':>11} "
-                f"{each.draft_s / each.decode_s if each.decode_s else 0.0:6.0%} {predicted} "
+                f"{each.draft_share:6.0%} {each.verify_share:6.0%} {predicted} "
                 f"{each.memory / 1e6:6.0f}  {positions}"
             )
         lines.append(_winner(comparison, kind))

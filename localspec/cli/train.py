@@ -108,6 +108,9 @@ class _Line:
         self._show(f"{answered:,} tokens written")
 
     def trained(self, progress: Progress) -> None:
+        if not progress.step:
+            self._show(f"held-out accepted length {progress.score:.2f} before training")
+            return
         score = "not yet" if progress.score is None else f"{progress.score:.2f}"
         self._show(
             f"{progress.tokens:,} tokens, loss {progress.loss:.3f}, held-out accepted length {score}, "

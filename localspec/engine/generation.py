@@ -245,7 +245,8 @@ class Generation:
                 ahead=begun_before and begins_next,
             )
         )
-        self._commit(drafted, num_accepted, committed, now)
+        verify_s = (rest_s or 0.0) if drafted.confidences else 0.0
+        self._commit(drafted, num_accepted, committed, now, verify_s)
         num_accepted = min(num_accepted, len(committed))
         return Committed(
             committed, num_accepted, self.stats.copy(), self._logprobs(committed), self._asked
@@ -398,7 +399,12 @@ class Generation:
         return committed
 
     def _commit(
-        self, drafted: Drafted, num_accepted: int, committed: list[int], now: float
+        self,
+        drafted: Drafted,
+        num_accepted: int,
+        committed: list[int],
+        now: float,
+        verify_s: float,
     ) -> None:
         if not self.stats.generated_tokens:
             self.stats.time_to_first_token_s = now - self._started
@@ -410,6 +416,7 @@ class Generation:
             num_drafted=drafted.num_drafted,
             parked=self._width.parked,
             draft_s=drafted.seconds or 0.0,
+            verify_s=verify_s,
             arm=self._width.playing,
         )
         assert self._prefilled is not None

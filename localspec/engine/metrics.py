@@ -23,6 +23,7 @@ class Stats:
         parked: plain steps that were made because drafting did not pay.
         arms: rounds by the drafter that `auto` had play.
         draft_s: seconds of drafting, where the loop could tell them from the rest of the round.
+        verify_s: seconds of the rest of rounds that verified drafts.
         prefill_s: seconds of reading the prompt.
         decode_s: seconds from then to the last committed token.
         time_to_first_token_s: seconds from the start of the request to the first committed token.
@@ -41,6 +42,7 @@ class Stats:
     parked: int = 0
     arms: dict[str, int] = field(default_factory=dict)
     draft_s: float = 0.0
+    verify_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
     time_to_first_token_s: float = 0.0
@@ -54,6 +56,7 @@ class Stats:
         num_drafted: int,
         parked: bool,
         draft_s: float,
+        verify_s: float,
         arm: str | None = None,
     ) -> None:
         """Count a round; a draft cut off by a stop or a limit was not committed."""
@@ -67,6 +70,7 @@ class Stats:
         if arm is not None:
             self.arms[arm] = self.arms.get(arm, 0) + 1
         self.draft_s += draft_s
+        self.verify_s += verify_s
         self.widths.extend([0] * (num_proposed + 1 - len(self.widths)))
         self.widths[num_proposed] += 1
         missing = num_proposed - len(self.proposed_by_position)

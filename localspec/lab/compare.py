@@ -69,6 +69,7 @@ class Figures:
     rounds: int = 0
     decode_s: float = 0.0
     draft_s: float = 0.0
+    verify_s: float = 0.0
     proposed: int = 0
     accepted: int = 0
     parked: int = 0
@@ -84,6 +85,7 @@ class Figures:
         self.rounds += stats.rounds
         self.decode_s += stats.decode_s
         self.draft_s += stats.draft_s
+        self.verify_s += stats.verify_s
         self.proposed += stats.proposed
         self.accepted += stats.accepted
         self.parked += stats.parked
@@ -99,6 +101,16 @@ class Figures:
     def speed(self) -> float:
         """Tokens a second over all prompts."""
         return self.tokens / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def draft_share(self) -> float:
+        """Of the time, that of drafting."""
+        return self.draft_s / self.decode_s if self.decode_s else 0.0
+
+    @property
+    def verify_share(self) -> float:
+        """Of the time, that of passes over drafts; the rest is plain steps."""
+        return self.verify_s / self.decode_s if self.decode_s else 0.0
 
     @property
     def accepted_length(self) -> float:
@@ -125,7 +137,8 @@ class Figures:
             else None,
             "ratio": ratio,
             "ratio_quartiles": [low, high],
-            "draft_share": self.draft_s / self.decode_s if self.decode_s else 0.0,
+            "draft_share": self.draft_share,
+            "verify_share": self.verify_share,
             "memory": self.memory,
         }
 

@@ -52,7 +52,10 @@ def _shown(name: str) -> str:
 
 
 def _table(comparison: Comparison, kind: str) -> str:
-    heads = ("drafter", "accepted length", "tokens/s", "of plain", "quartiles", "drafting", "MB")
+    heads = (
+        *("drafter", "accepted length", "tokens/s", "of plain", "quartiles"),
+        *("drafting", "verifying", "MB"),
+    )
     rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
     best = comparison.winner(kind).name
     for name, figures in comparison.figures[kind].items():
@@ -63,7 +66,8 @@ def _table(comparison: Comparison, kind: str) -> str:
             f"{figures.speed:.1f}",
             f"{ratio:.2f}",
             f"{low:.2f}–{high:.2f}",
-            f"{figures.draft_s / figures.decode_s:.0%}" if figures.decode_s else "–",
+            f"{figures.draft_share:.0%}",
+            f"{figures.verify_share:.0%}",
             f"{figures.memory / 1e6:.0f}",
         )
         mark = " class=best" if name == best else ""

@@ -31,6 +31,8 @@ from localspec.train.states import StateStore
 from localspec.train.vocabulary import Vocabulary
 
 _MEASURING_SHARE = 0.2
+_SAVE_EVERY_S = 600.0
+"""Of training: what a power cut may cost."""
 
 Drafter = BlockDrafter | ChainDrafter
 Evaluate = Callable[[Drafter], float]
@@ -188,7 +190,7 @@ class Trainer:
         Raises:
             TrainingError: losses or gradients that are not finite; the last good state stays.
         """
-        started = time.perf_counter() - self._seconds
+        started, saved = time.perf_counter() - self._seconds, self._seconds
         try:
             while (done := self._done()) < 1:
                 if self._evaluation_due(done):
@@ -198,6 +200,9 @@ class Trainer:
                 with uninterrupted():
                     self._train_one(done)
                 self._seconds = time.perf_counter() - started
+                if self._seconds - saved >= _SAVE_EVERY_S:
+                    self._save(score=None)
+                    saved = self._seconds
                 report(self._progress())
         except KeyboardInterrupt:
             self._save(score=None)
