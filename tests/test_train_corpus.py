@@ -95,6 +95,17 @@ def test_the_split_is_stable_and_has_every_kind() -> None:
     assert len(training) + len(held_out) == len(prompts)
 
 
+def test_what_was_trained_on_is_never_held_out_later() -> None:
+    prompts = [Prompt(words(n), "code") for n in range(3000)]
+    trained: set[str] = set()
+    for size in (100, 300, 1000, 3000):
+        training, held_out = split_held_out(prompts[:size])
+        trained |= {prompt.text for prompt in training}
+        assert held_out
+        assert len(held_out) <= 48
+        assert not trained & {prompt.text for prompt in held_out}
+
+
 def test_a_corpus_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     corpus = Corpus(tmp_path, "target")
     corpus.append(ROLLOUTS)

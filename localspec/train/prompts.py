@@ -45,17 +45,22 @@ def read_chats(path: Path) -> list[Prompt]:
 def split_held_out(prompts: Sequence[Prompt]) -> tuple[list[Prompt], list[Prompt]]:
     """Training prompts, and a few of every kind that are held out of training.
 
-    The choice hangs on the texts alone, so that it is the same however often it is made. What is
-    nearly a held-out prompt is in neither.
+    Whether a prompt is held out hangs on its own text, so that it stays so when the text grows, and for
+    a drafter that is trained on. What is nearly a held-out prompt, and what would be too many of a kind,
+    is in neither. Of a kind so small that no text is to be held out, the first ones are.
     """
     held_out: list[Prompt] = []
+    left_out: list[Prompt] = []
     kinds = sorted({prompt.kind for prompt in prompts})
     for kind in kinds:
         unique = {prompt.text: prompt for prompt in prompts if prompt.kind == kind}
-        ranked = sorted(unique.values(), key=lambda prompt: _digest(prompt.text))
-        count = round(len(ranked) * _HELD_OUT_SHARE)
-        held_out += ranked[: min(count, _MOST_HELD_OUT // len(kinds))]
-    return without_duplicates(prompts, held_out), held_out
+        ranked = sorted(unique.values(), key=lambda prompt: _place(prompt.text))
+        chosen = [prompt for prompt in ranked if _place(prompt.text) < _HELD_OUT_SHARE]
+        chosen = chosen or ranked[: round(len(ranked) * _HELD_OUT_SHARE)]
+        most = _MOST_HELD_OUT // len(kinds)
+        held_out += chosen[:most]
+        left_out += chosen[most:]
+    return without_duplicates(prompts, [*held_out, *left_out]), held_out
 
 
 def without_duplicates(prompts: Iterable[Prompt], held_out: Sequence[Prompt]) -> list[Prompt]:
@@ -97,5 +102,6 @@ def _shingles(text: str) -> set[str]:
     return {" ".join(words[start : start + _SHINGLE_WORDS]) for start in range(last)}
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _place(text: str) -> float:
+    """In [0, 1), as if at random."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
