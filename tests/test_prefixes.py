@@ -15,6 +15,7 @@ from random_drafters import ALL, random_drafter
 from scripted import ScriptedDrafter
 
 from localspec.engine import generation as generation_module
+from localspec.engine import keeping
 from localspec.engine.forks import can_cut, checkpoint, fork, needs_checkpoints
 from localspec.engine.generation import Generation
 from localspec.engine.prefixes import MOST_CONVERSATIONS, Conversation, PrefixCache
@@ -41,7 +42,8 @@ def llama() -> Target:
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_module, "PREFILL_CHUNK", 16)
-    monkeypatch.setattr(generation_module, "_TAIL", 4)
+    monkeypatch.setattr(keeping, "APART", 16)
+    monkeypatch.setattr(keeping, "_TAIL", 4)
 
 
 def text(length: int, seed: int = 0) -> list[int]:

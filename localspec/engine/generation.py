@@ -18,8 +18,8 @@ from localspec.engine.acceptance import Verdict, accept_certain, accept_sampled
 from localspec.engine.auto import Auto
 from localspec.engine.drafting import Drafted, ids, make_drafts
 from localspec.engine.drawing import chances, likeliest
-from localspec.engine.forks import Checkpoint, checkpoint, needs_checkpoints
 from localspec.engine.grammar import restrict
+from localspec.engine.keeping import APART, Keeping
 from localspec.engine.logprobs import token_logprobs
 from localspec.engine.metrics import Stats
 from localspec.engine.policy import FixedWidth, Outcome, WidthPolicy
@@ -39,13 +39,10 @@ from localspec.engine.width import AdaptiveWidth, Experience
 from localspec.errors import ContextOverflow
 from localspec.models.drafter import Drafter, ForetellingDrafter, Proposal
 
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = APART
 SHARED_CHUNK = 128
 """While others generate too, so that none waits long for its next round."""
 _CLEAR_EVERY = 256
-_TAIL = 16
-"""Where templates end a prompt otherwise than the history of the next turn, it is in these tokens."""
-_MOST_CHECKPOINTS = 6
 _FIXED_POINT = 2**20
 """Of chances that are read together with whole numbers."""
 _MOST_UNOBSERVED = 128
@@ -99,7 +96,6 @@ class Generation:
         self._uniforms = Uniforms(request.seed)
         self._num_draws = 0
         self._prefixes = prefixes
-        self._checkpoints: list[Checkpoint] = []
         self._cache = target.new_cache()
         auto = drafter if isinstance(drafter, Auto) else None
         if auto is not None:
@@ -158,7 +154,7 @@ class Generation:
         conversation = Conversation(
             tokens=np.array(self.tokens, dtype=np.int32),
             cache=self._cache,
-            checkpoints=self._checkpoints,
+            checkpoints=self._keeping.made,
             drafter=self._drafter if reads_taps else None,
             state=self._state if reads_taps else None,
         )
@@ -167,11 +163,13 @@ class Generation:
 
     def _begin(self) -> None:
         """Take over what an earlier conversation has in common with the prompt."""
-        prompt = self._request.prompt
+        prompt, wanted = self._request.prompt, self._prefixes is not None
         reused = self._prefixes.take(prompt, self._drafter) if self._prefixes else None
         if reused is None:
+            self._keeping = Keeping(self._cache, wanted=wanted)
             return
-        self._cache, self._checkpoints = reused.cache, reused.checkpoints
+        self._cache = reused.cache
+        self._keeping = Keeping(reused.cache, reused.checkpoints, wanted=wanted)
         self.stats.cached_tokens = reused.cache.num_tokens
         if self._taps:
             self._state = reused.state
@@ -184,7 +182,8 @@ class Generation:
 
     def _prefill(self) -> Prefilled:
         prompt, start = self._request.prompt, self._cache.num_tokens
-        end = self._chunk_end(start, len(prompt) - 1)
+        last = len(prompt) - 1
+        end = self._keeping.chunk_end(start, last, self.chunk)
         output = self._target.forward(
             mx.array([prompt[start:end]]), self._cache, taps=self._taps, rows=1
         )
@@ -192,31 +191,8 @@ class Generation:
         drafter_arrays = self._state.arrays if self._drafter else []
         mx.eval(self._cache.arrays, drafter_arrays)
         mx.clear_cache()
-        if end % PREFILL_CHUNK == 0 or end >= len(prompt) - 1 - _TAIL:
-            self._remember(end)
-        return Prefilled(end, len(prompt) - 1)
-
-    def _chunk_end(self, start: int, last: int) -> int:
-        if not self._remembers:
-            return min(start + self.chunk, last)
-        # At places where another prompt that begins alike has its checkpoints too.
-        end = min((start // self.chunk + 1) * self.chunk, last)
-        return last - _TAIL if start < last - _TAIL < end else end
-
-    @property
-    def _remembers(self) -> bool:
-        return self._prefixes is not None and needs_checkpoints(self._cache.entries)
-
-    def _remember(self, position: int) -> None:
-        """Make a checkpoint; of too many, the one nearest to its neighbours goes."""
-        if not self._remembers:
-            return
-        self._checkpoints.append(checkpoint(self._cache.entries, position))
-        if len(self._checkpoints) > _MOST_CHECKPOINTS:
-            positions = [0, *(c.position for c in self._checkpoints)]
-            # The last two are where the next turn goes on.
-            gaps = [positions[i + 2] - positions[i] for i in range(len(positions) - 3)]
-            del self._checkpoints[gaps.index(min(gaps))]
+        self._keeping.reached(end, last)
+        return Prefilled(end, last)
 
     def _round(self) -> Committed:
         begun = time.perf_counter()
