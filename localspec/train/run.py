@@ -28,7 +28,7 @@ from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary
 
 _PASSES = 4
-_PASSES_ON = 2
+_PASSES_ON = 1.5
 """Over the text, by a drafter that is trained already."""
 _RATE_ON = 5e-4
 _QUANTIZATION = QuantizationConfig(bits=8)
@@ -65,7 +65,7 @@ def train(
         seconds=_seconds_left(plan, started),
     )
     if plan.origin is not None:
-        tokens = _PASSES_ON * material.num_tokens if plan.tokens is not None else None
+        tokens = int(_PASSES_ON * material.num_tokens) if plan.tokens is not None else None
         settings = replace(settings, tokens=tokens, learning_rate=_RATE_ON, grown_by=0.0)
     config = drafter.config
     trainer = make_trainer(
