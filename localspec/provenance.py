@@ -46,12 +46,6 @@ def trained_for(folder: Path) -> str | None:
     return _said(folder, "target_fingerprint")
 
 
-def trained_width(folder: Path) -> int | None:
-    """Likewise, the drafts a round that it was trained for."""
-    width = _said(folder, "width")
-    return None if width is None else int(width)
-
-
 def trained_for_model(folder: Path) -> str | None:
     """Likewise, that target's name."""
     return _said(folder, "target")

@@ -24,7 +24,13 @@ from localspec.engine.loading import load_target
 from localspec.engine.request import Request
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.target import Target
-from localspec.errors import DrafterMismatch, ModelNotFound, TrainingError, UsageError
+from localspec.errors import (
+    CheckpointRefused,
+    DrafterMismatch,
+    ModelNotFound,
+    TrainingError,
+    UsageError,
+)
 from localspec.models.drafter import Drafter
 from localspec.models.load import load_config
 from localspec.provenance import fingerprint
@@ -214,6 +220,8 @@ def test_a_trained_drafter_is_gone_on_from(
     before = json.loads((trained / "training.json").read_text())
     assert f"--from {trained.name} " in card["command"]
     assert card["width"] == before["width"]
+    assert card["origin"] == {"command": before["command"], "tokens": before["tokens"]}
+    assert before["command"] in (tmp_path / "on" / "README.md").read_text()
     assert load_config(tmp_path / "on") == load_config(trained)
 
 
@@ -255,7 +263,11 @@ def test_what_cannot_be_gone_on_from_is_told_before_text_is_written(
     shutil.copytree(trained, foreign)
     (foreign / "training.json").unlink()
     rest = ["-m", str(tiny), "-o", str(tmp_path / "new"), "--tokens", "300", "--from"]
+    broken = tmp_path / "broken"
+    shutil.copytree(trained, broken)
+    (broken / "training.json").write_text("{}")
     for architecture, origin, words, error in (
+        ("dspark", str(broken), "is broken", CheckpointRefused),
         ("dspark", str(foreign), "not trained by localspec", UsageError),
         ("dflash", str(trained), "is a dspark drafter", UsageError),
         ("dspark", "nothing-of-this-name", "no drafter is called", ModelNotFound),

@@ -6,9 +6,25 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from localspec.errors import CheckpointRefused, reason
 from localspec.provenance import TRAINING_FILE
 
 CARD_FILE = "README.md"
+
+
+def read_card(folder: Path) -> Card | None:
+    """The card in a drafter's folder; None: localspec did not train it.
+
+    Raises:
+        CheckpointRefused: it is broken.
+    """
+    path = folder / TRAINING_FILE
+    try:
+        return Card(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointRefused(f"{path} is broken: {reason(error)}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,8 @@ class Card:
         held_out_prompts: how many prompts the figures are from.
         accepted_length, accepted_length_by_kind: greedy, of the drafter as it is stored.
         curve: tokens trained on and accepted length on some of the held-out prompts, during training.
+        origin: of the drafter that it was gone on from, the command and the tokens trained on by then;
+            None: it was new.
     """
 
     architecture: str
@@ -41,6 +59,7 @@ class Card:
     accepted_length: float
     accepted_length_by_kind: dict[str, float]
     curve: list[tuple[int, float]]
+    origin: dict[str, object] | None = None
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -58,6 +77,7 @@ class Card:
             "",
             f"Made for {self.target} by `{self.command}`.",
             "",
+            *self._beginning(),
             f"- corpus: {self.corpus_tokens:,} tokens answered by the target",
             f"- trained on {self.tokens:,} tokens, repeats counted, in {self.steps:,} steps",
             f"- objective: {self.objective}",
@@ -76,3 +96,11 @@ class Card:
             "",
         ]
         return "\n".join(lines)
+
+    def _beginning(self) -> list[str]:
+        if self.origin is None:
+            return []
+        return [
+            f"- gone on from a drafter that `{self.origin['command']}` made, trained on "
+            f"{self.origin['tokens']:,} tokens"
+        ]

@@ -121,7 +121,7 @@ def gather(plan: Plan, started: float, notify: Notify, wrote: Callable[[int], No
     mark = fingerprint(folder)
     # Before hours go into text for a drafter that there is not.
     origin = None if plan.origin is None else read_origin(plan.origin, plan.architecture, target)
-    if origin is not None and origin.trained_for != mark:
+    if origin is not None and origin.card.target_fingerprint != mark:
         notify(f"{plan.origin} was trained for another target")
     num_shards = _shards_begun_with(plan)
     plan.begin()

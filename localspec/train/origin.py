@@ -17,7 +17,7 @@ from localspec.models import load as drafters
 from localspec.models.block import BlockDrafter
 from localspec.models.chain import ChainDrafter
 from localspec.models.config import Architecture, DrafterConfig
-from localspec.provenance import trained_for, trained_width
+from localspec.train.card import Card, read_card
 from localspec.train.start import default_taps
 
 
@@ -28,14 +28,17 @@ class Origin:
     Attributes:
         config: of it, without quantisation.
         weights: by name, in float32.
-        width: drafts a round that it was trained for.
-        trained_for: the fingerprint of its target.
+        card: how it was trained.
     """
 
     config: DrafterConfig
     weights: Mapping[str, mx.array]
-    width: int
-    trained_for: str
+    card: Card
+
+    @property
+    def summary(self) -> dict[str, object]:
+        """For the card of what is made of it."""
+        return {"command": self.card.command, "tokens": self.card.tokens}
 
     @property
     def reduced_ids(self) -> np.ndarray | None:
@@ -67,8 +70,8 @@ def read_origin(name: str, architecture: Architecture, target: Target) -> Origin
         UsageError: it is of another architecture, or was not trained by localspec.
     """
     folder = resolve_drafter(name, target=_facts(target))
-    mark, width = trained_for(folder), trained_width(folder)
-    if mark is None or width is None:
+    card = read_card(folder)
+    if card is None:
         raise UsageError(f"{name} was not trained by localspec, which goes on from its own alone")
     config = drafters.load_config(folder)
     if config.architecture != architecture:
@@ -77,7 +80,7 @@ def read_origin(name: str, architecture: Architecture, target: Target) -> Origin
     drafter.bind(target)
     if config.tap_layers not in ((), default_taps(target)):
         raise UsageError(f"{name} reads other layers than a new drafter of this target would")
-    return Origin(replace(config, quantization=None), _dequantized(drafter, config), width, mark)
+    return Origin(replace(config, quantization=None), _dequantized(drafter, config), card)
 
 
 def _facts(target: Target) -> TargetFacts:

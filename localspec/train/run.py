@@ -100,6 +100,7 @@ def train(
         accepted_length=round(accepted.length, 3),
         accepted_length_by_kind={k: round(v, 3) for k, v in accepted.by_kind().items()},
         curve=[(tokens, round(length, 3)) for tokens, length in trainer.curve],
+        origin=None if material.origin is None else material.origin.summary,
     )
     write_drafter(plan.output, served_config, served, card)
     return card
@@ -109,7 +110,7 @@ def _begin(plan: Plan, material: Material, vocabulary: Vocabulary) -> tuple[Draf
     """The drafter before its first step, and its drafts a round."""
     target, origin = material.target, material.origin
     if origin is not None:
-        return origin.drafter(target), origin.width
+        return origin.drafter(target), origin.card.width
     shape = _shape(plan, target)
     config = new_config(
         plan.architecture,
