@@ -18,7 +18,7 @@ from localspec.converters.public import drafters_for
 from localspec.errors import CheckpointRefused, ModelNotFound, reason
 from localspec.folders import cache_dir
 from localspec.models.load import CONFIG_FILE
-from localspec.provenance import trained_for, trained_for_model
+from localspec.provenance import CHECKPOINTS, trained_for, trained_for_model
 
 Notify = Callable[[str], None]
 
@@ -112,6 +112,11 @@ def import_once(
     """
     if is_converted(source):
         return source
+    if (source / CHECKPOINTS).is_dir():
+        raise ModelNotFound(
+            f"{name} holds a training run that has not ended; `localspec train` with --resume goes on "
+            "with it"
+        )
     short = name.rstrip("/").rpartition("/")[2]
     folder = _cache() / f"{short}-{_key(source, target)}"
     if (folder / CONFIG_FILE).is_file():

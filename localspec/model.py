@@ -81,7 +81,7 @@ def load(
     """
     folder = catalog.resolve_model(model, notify=notify)
     loaded, chosen = worker.call(acquire, model, folder, drafter, notify)
-    return Model(model, folder, loaded, chosen)
+    return Model(model, folder, loaded, chosen, notify)
 
 
 def fitting_drafters(model: str) -> list[str]:
@@ -114,7 +114,14 @@ class Model:
         profile_key: where what rounds cost is kept, once `localspec profile` has measured it.
     """
 
-    def __init__(self, name: str, folder: Path, loaded: SharedTarget, chosen: Chosen) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        loaded: SharedTarget,
+        chosen: Chosen,
+        notify: Callable[[str], None] | None,
+    ) -> None:
         self.name = name
         self.folder = folder
         self.drafter = chosen.name
@@ -126,7 +133,7 @@ class Model:
         self._bound = chosen.drafter
         mark = fingerprint(folder)
         self.profile_key = profile_key(chosen, mark)
-        self._experience = worker.call(first_experience, chosen, mark, loaded.target)
+        self._experience = worker.call(first_experience, chosen, mark, loaded.target, None, notify)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
         self._finalizer = weakref.finalize(self, worker.post, lambda: release(folder))
 

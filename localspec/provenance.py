@@ -11,6 +11,9 @@ from localspec.errors import CheckpointRefused, reason
 TRAINING_FILE = "training.json"
 """Beside a drafter that localspec trained: how, and for which target."""
 
+CHECKPOINTS = "checkpoints"
+"""In a drafter's folder, while it is trained."""
+
 _SELF, _CHAT = "self", "chat"
 """What a target writes of itself is talk."""
 _SAMPLE = 2**16

@@ -274,7 +274,9 @@ def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:
     assert "chat (1 prompts)" in out.stdout
     # Measuring adds nothing.
     assert len(history.entries(str(tiny))) == 1
+    assert run("history").stdout.strip() == "the history is on"
     run("history", "off")
+    assert run("history").stdout.strip() == "the history is off"
     say("w7")
     assert len(history.entries(str(tiny))) == 1
     assert run("history", "path").stdout.strip() == str(history.path())

@@ -132,7 +132,12 @@ def test_a_broken_file_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyP
         {"widths": [0, 1], "depths": [good | {"plain": "x"}]},
     ):
         profiles.write(key, broken)
-        assert measured_costs(key) is None
+        notes: list[str] = []
+        assert measured_costs(key, notes.append) is None
+        assert [str(key.path) in note for note in notes] == [True]
+    key.path.unlink()
+    assert measured_costs(key, notes.append) is None
+    assert len(notes) == 1
 
 
 def test_a_depth_beyond_the_context_is_refused() -> None:

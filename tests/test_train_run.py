@@ -263,13 +263,17 @@ def test_what_cannot_be_gone_on_from_is_told_before_text_is_written(
     shutil.copytree(trained, foreign)
     (foreign / "training.json").unlink()
     rest = ["-m", str(tiny), "-o", str(tmp_path / "new"), "--tokens", "300", "--from"]
+    unfinished = tmp_path / "unfinished"
+    (unfinished / "checkpoints").mkdir(parents=True)
     broken = tmp_path / "broken"
     shutil.copytree(trained, broken)
     (broken / "training.json").write_text("{}")
     for architecture, origin, words, error in (
         ("dspark", str(broken), "is broken", CheckpointRefused),
         ("dspark", str(foreign), "not trained by localspec", UsageError),
-        ("dflash", str(trained), "is a dspark drafter", UsageError),
+        ("dflash", str(trained), "of the kind dspark, not dflash", UsageError),
+        ("dspark", "ngram", "was not trained", UsageError),
+        ("dspark", str(unfinished), "has not ended", ModelNotFound),
         ("dspark", "nothing-of-this-name", "no drafter is called", ModelNotFound),
         ("eagle3", "eagle3", "hidden_size is 576", DrafterMismatch),
     ):

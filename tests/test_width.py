@@ -146,6 +146,8 @@ def test_what_is_foretold_decides_when_to_ask() -> None:
     policy.foresee([0.95, 0.9])
     assert not policy.plain_next
     assert policy.choose(MOST, 10, greedy=True) > 0
+    policy.cut([0.95, 0.9], certain=True)
+    policy.learn(Outcome(2, [0.95, 0.9], 2, 1e-3, 1.2))
     # What does not promise enough is tried now and then all the same.
     policy.foresee([0.02])
     waits = 0
@@ -224,3 +226,25 @@ def test_limits_are_kept() -> None:
         kept = policy.cut([0.5] * width, certain=True) if width else 0
         policy.learn(Outcome(width, [0.5] * kept, kept, 0.1, 1.0))
     assert FixedWidth(5, Drawing()).choose(3, 10, greedy=True) == 3
+
+
+def test_drafts_that_can_be_foreseen_are_tried_again_after_they_disappointed() -> None:
+    policy = AdaptiveWidth(Experience())
+    drafted: list[bool] = []
+    ahead = False
+    for number in range(500):
+        width, kept = policy.choose(4, 100, greedy=True), 0
+        if width:
+            kept = policy.cut([0.5] * width, certain=True)
+            accepted = kept if number >= 200 else 0
+            policy.learn(Outcome(width, [0.5] * kept, accepted, 1e-3, 1.02 + 0.15 * kept))
+            ahead = False
+        else:
+            policy.foresee([0.5] * 4)
+            following = policy.plain_next
+            rest_s = 1.0 if ahead == following else None
+            policy.learn(Outcome(0, [], 0, None, rest_s, ahead=ahead and following))
+            ahead = following
+        drafted.append(kept > 0)
+    assert sum(drafted[100:200]) < 15
+    assert sum(drafted[300:]) > 150

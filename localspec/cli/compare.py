@@ -120,15 +120,14 @@ def _report(model: str, comparison: Comparison) -> list[str]:
         plain = comparison.figures[kind][PLAIN]
         lines += [
             "",
-            f"{kind} ({len(plain.speeds)} prompts)",
+            f"{kind} ({len(plain.speeds)} prompt{'s' * (len(plain.speeds) != 1)})",
             f"{'drafter':<{name_width}} {'length':>7} {'tokens/s':>9} {'of plain':>9} {'quartiles':>11} "
             f"{'draft':>6} {'verify':>6} {'predicted':>10} {'MB':>6}  acceptance by position",
         ]
         for name, each in comparison.figures[kind].items():
             ratio, low, high = ratios(each, plain)
-            predicted = (
-                f"{each.tokens / each.predicted_s:10.1f}" if each.predicted_s else f"{'–':>10}"
-            )
+            speed = each.predicted_speed
+            predicted = f"{'–':>10}" if speed is None else f"{speed:10.1f}"
             positions = " ".join(f"{share:.0%}" for share in each.acceptance[:6])
             lines.append(
                 f"{'plain' if name == PLAIN else name:<{name_width}} {each.accepted_length:7.2f} "
@@ -145,6 +144,8 @@ def _winner(comparison: Comparison, kind: str) -> str:
 
     winner = comparison.winner(kind)
     name = "plain decoding" if winner.name == PLAIN else winner.name
+    if len(comparison.figures[kind][PLAIN].speeds) == 1:
+        return f"fastest: {name}, but one prompt is too few to tell"
     if winner.within_noise and winner.runner_up is not None:
         second = "plain decoding" if winner.runner_up == PLAIN else winner.runner_up
         return f"fastest: {name}, but {second} is within noise"

@@ -10,12 +10,17 @@ from localspec.cli.output import write
 
 
 def history(
-    action: Annotated[Literal["on", "off", "clear", "path"], typer.Argument(help="What to do.")],
+    action: Annotated[
+        Literal["on", "off", "clear", "path"] | None,
+        typer.Argument(help="What to do; left out: say whether it is on."),
+    ] = None,
 ) -> None:
     """Keep your prompts on this computer (on), stop (off), delete them (clear), say where (path)."""
     from localspec import history as kept
 
-    if action == "on":
+    if action is None:
+        write(f"the history is {'on' if kept.is_on() else 'off'}")
+    elif action == "on":
         kept.turn_on()
         write(f"chats and endpoint requests are kept in {kept.path()}: prompts and settings alone")
     elif action == "off":

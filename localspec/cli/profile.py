@@ -33,7 +33,11 @@ def profile(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="How long it may take, all drafters together.", min=1)
+        float,
+        typer.Option(
+            help="How long to aim at, all drafters together; a few rounds of each are made anyway.",
+            min=1,
+        ),
     ] = 45.0,
     as_json: options.AsJson = False,
 ) -> None:

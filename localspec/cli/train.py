@@ -44,7 +44,11 @@ def train(
         float | None, typer.Option(help="How long the run may take; default: 60.")
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="Tokens of the target's text to train on, in place of time.")
+        int | None,
+        typer.Option(
+            help="Tokens of the target's text to train on, in place of time; text comes in pieces "
+            "of 64 answers."
+        ),
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Of the drafter; default: by size.")] = None,
     width: Annotated[
@@ -60,7 +64,8 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the card as JSON.")] = False,
 ) -> None:
     """Train a drafter for a model on this machine; Ctrl-C saves, --resume goes on."""
-    from localspec.train.plan import CHECKPOINTS, Plan
+    from localspec.provenance import CHECKPOINTS
+    from localspec.train.plan import Plan
     from localspec.train.run import train
 
     name = model.rstrip("/").rpartition("/")[2].removesuffix(".gguf")

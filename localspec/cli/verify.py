@@ -163,7 +163,7 @@ def _report(
             lines.append(f"  {sampled.impossible} tokens came that the filters exclude: FAILED")
         lines.append(
             f"  A shift of {sampled.law.noticeable:.1%} of probability would have been noticed; "
-            "more samples notice less."
+            "more samples would notice smaller ones."
         )
     return [*lines, "", _verdict(greedy, sampled)]
 

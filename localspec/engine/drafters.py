@@ -92,7 +92,7 @@ def make_drafter(
     here = fitting(model, mark)
     if not here:
         return ngram
-    first = first_experience(ngram, mark, target)
+    first = first_experience(ngram, mark, target, notify=notify)
     beliefs = {NGRAM: Beliefs(_COPIES, {"editing": _COPIES_EDITING})}
     loaders = {}
     for found in here:
@@ -124,7 +124,7 @@ def _loader(
         files = import_once(found.path, found.name, target=facts, notify=notify)
         chosen = Chosen(found.name, _bound(files, target), files)
         assert chosen.drafter is not None
-        return chosen.drafter, first_experience(chosen, mark, target, passes)
+        return chosen.drafter, first_experience(chosen, mark, target, passes, notify)
 
     return make
 
@@ -138,7 +138,11 @@ def promised(found: InstalledDrafter) -> Beliefs:
 
 
 def first_experience(
-    chosen: Chosen, mark: str | None, target: Target, passes: CostTable | None = None
+    chosen: Chosen,
+    mark: str | None,
+    target: Target,
+    passes: CostTable | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> Experience:
     """What is known of a drafter before it has drafted: its card's acceptance, and what rounds cost.
 
@@ -146,11 +150,12 @@ def first_experience(
 
     Args:
         passes: what the target's steps and passes cost; None: not known.
+        notify: told of a profile that is broken.
     """
     if mark is None or chosen.drafter is None or isinstance(chosen.drafter, Auto):
         return Experience()  # of a target of tests; of none; `auto` has one for each arm
     claimed = {} if chosen.folder is None else claimed_acceptance(chosen.folder)
-    costs = measured_costs(profile_key(chosen, mark))
+    costs = measured_costs(profile_key(chosen, mark), notify)
     return Experience(Costs(costs or trial_costs(target, chosen.drafter, passes)), claimed)
 
 
@@ -161,12 +166,17 @@ def profile_key(chosen: Chosen, mark: str) -> ProfileKey:
     return ProfileKey(machine.chip, machine.device, machine.mlx, mark, drafter)
 
 
-def measured_costs(key: ProfileKey) -> CostTable | None:
-    """What `localspec profile` measured; None: nothing yet, or the file is broken."""
-    profile = profiles.read(key)
+def measured_costs(
+    key: ProfileKey, notify: Callable[[str], None] | None = None
+) -> CostTable | None:
+    """What `localspec profile` measured; None: nothing yet, or a broken file, as `notify` is told."""
+    if not key.path.exists():
+        return None
     try:
-        return None if profile is None else cost_table(profile)
+        return cost_table(profiles.read(key) or {})
     except ValueError:
+        if notify:
+            notify(f"{key.path} is broken and is not used; `localspec profile` measures anew")
         return None
 
 

@@ -207,9 +207,11 @@ class AdaptiveWidth:
             return
         if self._best_cut(self._told(confidences)):
             self._parking.wake()
-        elif not self._parking.steps_left:
-            # What is not tried teaches nothing, so it is tried after a while all the same.
-            self._parking.park(self._probe_loss() if confidences else 0.0)
+        elif not confidences and not self._parking.steps_left:
+            self._parking.park(0.0)
+        elif confidences and not self._parking.parked:
+            # What is not tried teaches nothing: when this wait is over, it is tried all the same.
+            self._parking.park(self._probe_loss())
 
     def learn(self, outcome: Outcome) -> None:
         known, depth = self._known, self._depth

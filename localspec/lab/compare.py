@@ -103,6 +103,11 @@ class Figures:
         return self.tokens / self.decode_s if self.decode_s else 0.0
 
     @property
+    def predicted_speed(self) -> float | None:
+        """Tokens a second by the profile's costs; None: no profile."""
+        return self.tokens / self.predicted_s if self.predicted_s else None
+
+    @property
     def draft_share(self) -> float:
         """Of the time, that of drafting."""
         return self.draft_s / self.decode_s if self.decode_s else 0.0
@@ -132,9 +137,7 @@ class Figures:
             "widths": self.widths,
             "parked_share": self.parked / self.rounds if self.rounds else 0.0,
             "tokens_per_second": self.speed,
-            "predicted_tokens_per_second": self.tokens / self.predicted_s
-            if self.predicted_s
-            else None,
+            "predicted_tokens_per_second": self.predicted_speed,
             "ratio": ratio,
             "ratio_quartiles": [low, high],
             "draft_share": self.draft_share,

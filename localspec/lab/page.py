@@ -54,12 +54,13 @@ def _shown(name: str) -> str:
 def _table(comparison: Comparison, kind: str) -> str:
     heads = (
         *("drafter", "accepted length", "tokens/s", "of plain", "quartiles"),
-        *("drafting", "verifying", "MB"),
+        *("drafting", "verifying", "predicted tokens/s", "MB"),
     )
     rows = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
     best = comparison.winner(kind).name
     for name, figures in comparison.figures[kind].items():
         ratio, low, high = ratios(figures, comparison.figures[kind][PLAIN])
+        predicted = figures.predicted_speed
         cells = (
             escape(_shown(name)),
             f"{figures.accepted_length:.2f}",
@@ -68,6 +69,7 @@ def _table(comparison: Comparison, kind: str) -> str:
             f"{low:.2f}–{high:.2f}",
             f"{figures.draft_share:.0%}",
             f"{figures.verify_share:.0%}",
+            "–" if predicted is None else f"{predicted:.1f}",
             f"{figures.memory / 1e6:.0f}",
         )
         mark = " class=best" if name == best else ""

@@ -20,14 +20,14 @@ from localspec.errors import TrainingError
 from localspec.folders import cache_dir
 from localspec.models.config import Architecture
 from localspec.prompts import Prompt, read_prompts
-from localspec.provenance import fingerprint
+from localspec.provenance import CHECKPOINTS, fingerprint
 from localspec.sessions import default_path
 from localspec.text.tokenizer import load_tokenizer, stop_token_ids
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.corpus import Corpus, Rollout
 from localspec.train.evaluation import Accepted, HeldOut, accepted_length
 from localspec.train.origin import Origin, read_origin
-from localspec.train.plan import CHECKPOINTS, Plan
+from localspec.train.plan import Plan
 from localspec.train.prompts import CHATS, read_chats, split_held_out
 from localspec.train.rollouts import SELF, ChatWriter, RolloutWriter
 from localspec.train.start import LOSS_VOCABULARY, REDUCED_VOCABULARY, default_taps

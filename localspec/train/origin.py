@@ -69,13 +69,17 @@ def read_origin(name: str, architecture: Architecture, target: Target) -> Origin
         DrafterMismatch: it was made for a target of another shape.
         UsageError: it is of another architecture, or was not trained by localspec.
     """
+    if name in ("", "none", "ngram", "auto"):
+        raise UsageError(f"'{name}' was not trained; give a bundled drafter's name or a folder")
     folder = resolve_drafter(name, target=_facts(target))
     card = read_card(folder)
     if card is None:
         raise UsageError(f"{name} was not trained by localspec, which goes on from its own alone")
     config = drafters.load_config(folder)
     if config.architecture != architecture:
-        raise UsageError(f"{name} is a {config.architecture} drafter, not {architecture}")
+        raise UsageError(
+            f"{name} is a drafter of the kind {config.architecture}, not {architecture}"
+        )
     drafter = drafters.load(folder)
     drafter.bind(target)
     if config.tap_layers not in ((), default_taps(target)):

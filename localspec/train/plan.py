@@ -7,11 +7,9 @@ from pathlib import Path
 
 from localspec.errors import TrainingError, UsageError, reason
 from localspec.models.config import Architecture
+from localspec.provenance import CHECKPOINTS
 from localspec.train.prompts import CHATS
 from localspec.train.rollouts import SELF
-
-CHECKPOINTS = "checkpoints"
-"""In a drafter's folder, while it is trained."""
 
 _BEGUN_BY = "command.txt"
 

@@ -17,12 +17,12 @@ from localspec.engine.target import Target
 from localspec.errors import TrainingError, UsageError, reason
 from localspec.models import load as drafters
 from localspec.models.config import Architecture, DrafterConfig, QuantizationConfig
-from localspec.provenance import TRAINING_FILE
+from localspec.provenance import CHECKPOINTS, TRAINING_FILE
 from localspec.train.card import Card
 from localspec.train.chain import STEP_DECAY
 from localspec.train.checkpoints import Checkpoints
 from localspec.train.material import Material, Notify, gather
-from localspec.train.plan import CHECKPOINTS, Plan, begun_by
+from localspec.train.plan import Plan, begun_by
 from localspec.train.start import Shape, default_shape, default_taps, new_config, new_drafter
 from localspec.train.trainer import Drafter, Progress, Settings, Trainer
 from localspec.train.vocabulary import Vocabulary
