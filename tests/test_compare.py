@@ -271,7 +271,7 @@ def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:
     out = run(
         "compare", "-m", str(tiny), "-d", "ngram", "--prompts", "history", "--max-tokens", "4"
     )
-    assert "chat (1 prompts)" in out.stdout
+    assert "chat (1 prompt)" in out.stdout
     # Measuring adds nothing.
     assert len(history.entries(str(tiny))) == 1
     assert run("history").stdout.strip() == "the history is on"
