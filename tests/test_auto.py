@@ -18,6 +18,7 @@ from localspec.drafter_catalog import InstalledDrafter
 from localspec.engine import drafters
 from localspec.engine.auto import Auto, MakeDrafter
 from localspec.engine.bandit import Bandit, Beliefs
+from localspec.engine.costs import CostTable
 from localspec.engine.generation import Generation
 from localspec.engine.parking import Parking
 from localspec.engine.policy import Outcome
@@ -368,3 +369,20 @@ def test_a_mixed_stream_ends_near_the_best_fixed_choice_of_each_kind(
 def test_useless_arms_cost_next_to_nothing() -> None:
     useless = dict.fromkeys(RATES, (0.99, 0.99, 0.99, 0.99))
     assert min(play(useless, seed)[2].min() for seed in range(5)) > 0.97
+
+
+def test_where_one_card_claimed_too_much_the_others_are_believed_less() -> None:
+    table = CostTable((0,), (0, 1), ((0.0, 0.1),), ((1.0, 1.1),), (1.0,))
+    arms = {name: Beliefs() for name in ("first", "second")}
+    for name, chance in (("first", 0.8), ("second", 0.7)):
+        arms[name].expect({"": chance, "code": chance}, table)
+    bandit = Bandit(arms)
+    before = arms["second"].rate("code", bandit.trust)
+    for _ in range(60):
+        bandit.learn("first", "code", 1.1, 1.0)
+    assert arms["second"].rate("code", bandit.trust) < 0.85 * before
+    # What an arm gave itself counts as it is.
+    for _ in range(500):
+        bandit.learn("second", "code", 1.6, 1.0)
+    assert arms["second"].rate("code", bandit.trust) > 1.5
+    assert bandit.choose("code") == "second"

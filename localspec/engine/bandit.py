@@ -1,9 +1,9 @@
 """Which drafter plays, by evidence: tokens in the time of a plain step, by kind of text.
 
 An arm's estimate on a kind leans on what it does on all kinds until the kind has evidence of its own,
-and before that on what its card promises. The arm with the highest upper bound plays, so that arms are
-tried as long as they might be the best, and no longer. Old evidence fades. Plain decoding's rate is 1 by
-definition and is never tried.
+and before that on what its card promises, as far as cards have held here. The arm with the highest
+upper bound plays, so that arms are tried as long as they might be the best, and no longer. Old evidence
+fades. Plain decoding's rate is 1 by definition and is never tried.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _LEAN = 12.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
 _GUESSED, _PROMISED = 6.0, 36.0
 """Plain steps that a first guess weighs: out of the blue; by a card's acceptance and measured costs."""
+_TRUSTED = 24.0
+"""Plain steps of evidence that trust in cards weighs."""
 _BOUND = 1.0
 """The upper bound is so far above the rate, over the root of the plain steps that are known of."""
 _EASIER = 1.15
@@ -72,18 +74,27 @@ class Beliefs:
         self.whole.add(tokens, steps)
         self.kinds.setdefault(kind, Tally()).add(tokens, steps)
 
-    def rate(self, kind: str) -> float:
-        """Tokens in the time of a plain step."""
-        overall = (self.whole.tokens + self.weight * self.guess) / (self.whole.steps + self.weight)
+    @property
+    def has_card(self) -> bool:
+        return self.weight == _PROMISED
+
+    def rate(self, kind: str, trust: float = 1.0) -> float:
+        """Tokens in the time of a plain step.
+
+        Args:
+            trust: in what the card promises.
+        """
+        guess = trust * self.guess if self.has_card else self.guess
+        overall = (self.whole.tokens + self.weight * guess) / (self.whole.steps + self.weight)
         overall *= self.guesses.get(kind, self.guess) / self.guess
         own = self.kinds.get(kind, Tally())
         return (own.tokens + _LEAN * overall) / (own.steps + _LEAN)
 
-    def bound(self, kind: str) -> float:
+    def bound(self, kind: str, trust: float = 1.0) -> float:
         """What it might be at best."""
         own = self.kinds.get(kind, Tally()).steps
         steps = own + _EVIDENCE_FADE * (self.whole.steps - own)
-        return self.rate(kind) + _BOUND / math.sqrt(steps + self.weight)
+        return self.rate(kind, trust) + _BOUND / math.sqrt(steps + self.weight)
 
 
 @dataclass(slots=True)
@@ -91,6 +102,18 @@ class Bandit:
     """Beliefs about arms by name; an arm that is not among them is plain decoding."""
 
     arms: dict[str, Beliefs]
+
+    @property
+    def trust(self) -> float:
+        """What drafters with cards gave, over what those promised: they all err alike."""
+        came = promised = _TRUSTED
+        for arm in self.arms.values():
+            if not arm.has_card:
+                continue
+            for kind, tally in arm.kinds.items():
+                came += tally.tokens
+                promised += tally.steps * arm.guesses.get(kind, arm.guess)
+        return came / promised
 
     def choose(
         self,
@@ -109,14 +132,16 @@ class Bandit:
             plain: plain decoding may be chosen.
         """
         names = list(self.arms) if among is None else list(among)
+        trust = self.trust
         if playing is not None:
-            now = self.arms[playing].rate(kind)
-            best = max(names, key=lambda name: self.arms[name].rate(kind))
-            return best if self.arms[best].rate(kind) > now + _MARGIN else playing
+            rates = {name: self.arms[name].rate(kind, trust) for name in {*names, playing}}
+            best = max(names, key=lambda name: rates[name])
+            return best if rates[best] > rates[playing] + _MARGIN else playing
         if not names:
             return None
-        best = max(names, key=lambda name: self.arms[name].bound(kind))
-        return None if plain and self.arms[best].bound(kind) <= PLAIN_RATE else best
+        bounds = {name: self.arms[name].bound(kind, trust) for name in names}
+        best = max(names, key=lambda name: bounds[name])
+        return None if plain and bounds[best] <= PLAIN_RATE else best
 
     def relieve(self, kind: str, among: Sequence[str], parked: str) -> str:
         """Who plays on in an answer in which an arm gave up: it, or one that may well do better.
@@ -128,9 +153,11 @@ class Bandit:
         others = [name for name in among if name != parked]
         if not others:
             return parked
-        best = max(others, key=lambda name: self.arms[name].bound(kind))
-        least = max(PLAIN_RATE, self.arms[parked].bound(kind)) + _MARGIN
-        return best if self.arms[best].bound(kind) > least else parked
+        trust = self.trust
+        bounds = {name: self.arms[name].bound(kind, trust) for name in among}
+        best = max(others, key=lambda name: bounds[name])
+        least = max(PLAIN_RATE, self.arms[parked].bound(kind, trust)) + _MARGIN
+        return best if bounds[best] > least else parked
 
     def learn(self, name: str, kind: str, tokens: float, steps: float) -> None:
         """Take in what an arm gave."""
