@@ -11,6 +11,7 @@ from mlx.utils import tree_flatten
 
 from localspec.converters.foreign import TargetFacts
 from localspec.drafter_catalog import resolve_drafter
+from localspec.engine.drafters import AUTO, NGRAM, NONE
 from localspec.engine.target import Target
 from localspec.errors import UsageError
 from localspec.models import load as drafters
@@ -69,9 +70,10 @@ def read_origin(name: str, architecture: Architecture, target: Target) -> Origin
         DrafterMismatch: it was made for a target of another shape.
         UsageError: it is of another architecture, or was not trained by localspec.
     """
-    if name in ("", "none", "ngram", "auto"):
+    if name in ("", NONE, NGRAM, AUTO):
         raise UsageError(f"'{name}' was not trained; give a bundled drafter's name or a folder")
-    folder = resolve_drafter(name, target=_facts(target))
+    facts = TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
+    folder = resolve_drafter(name, target=facts)
     card = read_card(folder)
     if card is None:
         raise UsageError(f"{name} was not trained by localspec, which goes on from its own alone")
@@ -81,14 +83,10 @@ def read_origin(name: str, architecture: Architecture, target: Target) -> Origin
             f"{name} is a drafter of the kind {config.architecture}, not {architecture}"
         )
     drafter = drafters.load(folder)
-    drafter.bind(target)
+    drafter.bind(target)  # refuses a target of another shape
     if config.tap_layers not in ((), default_taps(target)):
         raise UsageError(f"{name} reads other layers than a new drafter of this target would")
     return Origin(replace(config, quantization=None), _dequantized(drafter, config), card)
-
-
-def _facts(target: Target) -> TargetFacts:
-    return TargetFacts(target.hidden_size, target.vocab_size, target.num_layers)
 
 
 def _dequantized(
