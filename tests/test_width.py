@@ -13,7 +13,7 @@ from localspec.engine.policy import FixedWidth, Outcome, WidthPolicy
 from localspec.engine.width import AdaptiveWidth, Experience
 
 MOST = 8
-Text = Callable[[np.random.Generator], tuple[Sequence[float], Sequence[float]]]
+Text = Callable[[np.random.Generator], tuple[Sequence[float | None], Sequence[float]]]
 
 
 class Machine:
@@ -248,3 +248,24 @@ def test_drafts_that_can_be_foreseen_are_tried_again_after_they_disappointed() -
         drafted.append(kept > 0)
     assert sum(drafted[100:200]) < 15
     assert sum(drafted[300:]) > 150
+
+
+@pytest.mark.parametrize("confidence", [None, 0.5, 0.9])
+@pytest.mark.parametrize(("draft", "row"), [(0.02, 0.1), (0.14, 0.15), (0.3, 0.2), (0.5, 0.1)])
+@pytest.mark.parametrize("bad", [60, 125, 400])
+def test_it_comes_back_however_long_drafts_were_useless(
+    confidence: float | None, draft: float, row: float, bad: int
+) -> None:
+    machine, policy = Machine(draft, 0.02, row), AdaptiveWidth(Experience())
+    told = [confidence] * MOST
+    useless, right = (lambda rng, chance=c: (told, [chance] * MOST) for c in (0.0, 1.0))
+    machine.run(policy, useless, bad)
+    drafted: list[bool] = []
+    while sum(drafted[-10:]) < 10:
+        machine.run(policy, right, 1)
+        drafted.append(not policy.parked)
+    # The longest wait between probes is 96 steps.
+    assert len(drafted) <= 96 + 20
+    assert machine.speed(policy, right, 60) > 0.85 * best_fixed(
+        right, 200, draft=draft, draft_row=0.02, row=row
+    )

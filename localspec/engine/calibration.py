@@ -14,8 +14,10 @@ _FORGET = 0.98
 _BIAS_VARIANCE, _SLOPE_VARIANCE = 1.0, 0.1
 _MOST_LOGIT = 5.0
 _RELAX = 0.02
-"""Of the way to the position before it, each round that does not reach a position."""
+"""Of the way to the position before it, each round that does not reach a position; at first more."""
 _MEMORY = 0.05
+_FEW = 3
+"""Rounds that a law counts as, when it has turned out to be of other text."""
 
 
 @dataclass(slots=True)
@@ -54,10 +56,15 @@ class _Position:
         self.count += 1
         self.mean += max(_MEMORY, 1 / (self.count + 2)) * (float(stood) - self.mean)
 
+    def loosen(self) -> None:
+        self.count = min(self.count, _FEW)
+        self.bb, self.bs, self.ss = _BIAS_VARIANCE, 0.0, _SLOPE_VARIANCE
+
     def relax(self, to: _Position) -> None:
-        self.bias += _RELAX * (to.bias - self.bias)
-        self.slope += _RELAX * (to.slope - self.slope)
-        self.mean += _RELAX * (to.mean - self.mean)
+        share = max(_RELAX, 1 / (self.count + 2))
+        self.bias += share * (to.bias - self.bias)
+        self.slope += share * (to.slope - self.slope)
+        self.mean += share * (to.mean - self.mean)
 
 
 @dataclass(slots=True)
@@ -79,6 +86,11 @@ class Calibration:
         """For another kind of text: confidences mean the same, but drafts stand more or less often."""
         laws = [_Position(each.bias, each.slope, acceptance) for each in self._positions]
         return Calibration(acceptance, laws)
+
+    def loosen(self) -> None:
+        """What comes now says more than all that was seen."""
+        for law in self._positions:
+            law.loosen()
 
     def mean(self, position: int) -> float:
         """The same, whatever the confidence."""

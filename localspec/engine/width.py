@@ -135,6 +135,7 @@ class AdaptiveWidth:
             # A few plain steps to measure what drafting has to beat.
             self._parking.park(0.0, _WARM_UP)
         self._probing = self._exploring = False
+        self._hopeless = self._on_trial = False
         self.parked = False
         self._planned = 0
         self._planned_rounds = 0
@@ -160,7 +161,8 @@ class AdaptiveWidth:
             self.parked = True
             return 0
         self._warming_up = False
-        self._probing = self._parking.parked
+        self._on_trial = self._on_trial and not self._parking.parked
+        self._probing = self._parking.parked or self._on_trial
         if self._probing or self._planned_rounds % _PLAN_EVERY == 0 or limit < self._planned:
             self._planned = self._plan(limit)
         if self._planned == 0:
@@ -187,6 +189,7 @@ class AdaptiveWidth:
                 width += 1
         if self._exploring:
             return len(confidences)
+        self._hopeless |= not width
         # A probe must tell something.
         return max(width, 1) if self._probing else width
 
@@ -240,7 +243,18 @@ class AdaptiveWidth:
         seconds += self._round_costs.verify(num_verified, depth)
         steps = seconds / self._round_costs.plain(depth)
         num_tokens = outcome.num_accepted + 1
+        was_parked = self._parking.parked
         self._parking.learn(num_tokens - steps, self._probe_loss())
+        if self._hopeless and was_parked and not self._parking.parked:
+            self._try_again()
+        elif not self._hopeless:
+            self._on_trial = False
+
+    def _try_again(self) -> None:
+        """A probe gained against all that is known: drafting goes on until that agrees, or it loses."""
+        self._on_trial = True
+        self._calibration.loosen()
+        self._known.recent.clear()
 
     def _told(self, confidences: Sequence[float | None]) -> list[float]:
         """Chances of drafts with these confidences."""
@@ -275,7 +289,8 @@ class AdaptiveWidth:
         self._known.rate = rate
         best = 1 + int(np.argmax(rates[1:]))
         # A drafter that costs next to nothing is always asked.
-        return best if self._probing or rates[best] > rates[0] - _TRIFLE else 0
+        self._hopeless = bool(rates[best] <= rates[0] - _TRIFLE)
+        return 0 if self._hopeless and not self._probing else best
 
     def _expected(self, limit: int) -> Floats:
         """Chances of drafts in each of the last rounds [rounds, limit]; means where none was made."""
