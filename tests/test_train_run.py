@@ -147,7 +147,7 @@ def test_wrong_usage_is_told_before_anything_is_loaded(trained: Path, tmp_path: 
 def test_a_minute_of_training_makes_a_better_drafter(trained: Path) -> None:
     card = json.loads((trained / "training.json").read_text())
     assert card["curve"][0][0] == 0
-    assert card["accepted_length"] > card["curve"][0][1] + 0.02
+    assert card["accepted_length"] > card["curve"][0][1] + 0.01
     assert card["held_out_prompts"] > 0
     assert f"{card['accepted_length']:.2f}" in (trained / "README.md").read_text()
 
