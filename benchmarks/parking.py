@@ -3,13 +3,14 @@
     python benchmarks/parking.py [--tokens N] [--turns N] [--drafter NAME] [--json]
 
 A drafter that is always wrong, with the cost of a real one, against plain decoding over as many tokens,
-in turns. Then the same drafter becomes right in the middle of an answer.
+in turns of fifty. Then the same drafter becomes right in the middle of an answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from dataclasses import replace
 from statistics import median
 from typing import Any
@@ -21,6 +22,9 @@ from localspec.engine.generation import Generation
 from localspec.engine.request import Committed, Request
 from localspec.engine.target import Target
 from localspec.models.drafter import Drafter, Draw, Proposal
+
+_TURN = 50
+"""Tokens."""
 
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
 
@@ -72,39 +76,59 @@ def measure(target: Target, drafter: Drafter, prompt: list[int], options: Any) -
     """On the engine thread."""
     request = Request(prompt, options.tokens)
 
-    def run(with_drafter: Any) -> Generation:
-        generation = Generation(target, with_drafter, request)
-        for _ in generation.run():
-            pass
-        return generation
+    def begin(with_drafter: Any) -> Generation:
+        return Generation(target, with_drafter, request)
 
-    text = run(None).tokens
+    plain = begin(None)
+    for _ in plain.run():
+        pass
     ratios, parked = [], []
-    for turn in range(options.turns):
-        arms = [None, Spoilt(drafter, text, None)]
-        speeds = {}
-        for arm in arms if turn % 2 else reversed(arms):
-            done = run(arm)
-            speeds[arm is None] = done.stats.tokens_per_second
-            if arm is not None:
-                parked.append(done.stats.parked_share)
-        ratios.append(speeds[False] / speeds[True])
+    for _ in range(options.turns):
+        spoilt = begin(Spoilt(drafter, plain.tokens, None))
+        # In short turns, since other programs come and go.
+        seconds = _side_by_side(begin(None), spoilt)
+        ratios.append(seconds[0] / seconds[1])
+        parked.append(spoilt.stats.parked_share)
     half = len(prompt) + options.tokens // 2
-    generation = Generation(target, Spoilt(drafter, text, half), request)
-    rounds = back = 0
+    generation = begin(Spoilt(drafter, plain.tokens, half))
+    rounds = again = wide = 0
     for event in generation.run():
         if isinstance(event, Committed) and len(generation.tokens) > half:
             rounds += 1
-            if event.num_accepted >= 2 and not back:
-                back = rounds
+            if event.num_accepted and not again:
+                again = rounds
+            if event.num_accepted >= 2 and not wide:
+                wide = rounds
     return {
         "tokens": options.tokens,
         "ratio_to_plain": round(median(ratios), 4),
         "ratio_min": round(min(ratios), 4),
         "ratio_max": round(max(ratios), 4),
         "parked_share": round(median(parked), 3),
-        "rounds_until_it_came_back": back or None,
+        "rounds_until_a_draft_stood": again or None,
+        "rounds_until_two_drafts_stood": wide or None,
+        "tokens_then": options.tokens // 2,
+        "rounds_then": rounds,
     }
+
+
+def _side_by_side(*generations: Generation) -> list[float]:
+    """Seconds of decoding of each; they take turns of some tokens."""
+    seconds = [0.0 for _ in generations]
+    for generation in generations:
+        while not generation.stats.generated_tokens:
+            generation.step()
+    due = _TURN
+    while any(each.finish_reason() is None for each in generations):
+        for index, generation in enumerate(generations):
+            begun = time.perf_counter()
+            while generation.finish_reason() is None and generation.stats.generated_tokens < due:
+                generation.step()
+            # The step that is under way belongs to this one.
+            mx.synchronize()
+            seconds[index] += time.perf_counter() - begun
+        due += _TURN
+    return seconds
 
 
 def main() -> None:

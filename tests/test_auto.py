@@ -323,15 +323,21 @@ SPREAD_RATES = {
 }
 
 
-def play(rates: dict[str, tuple[float, ...]], seed: int) -> tuple[Floats, Floats, Floats]:
+def play(
+    rates: dict[str, tuple[float, ...]], seed: int, boast: float = 1.0
+) -> tuple[Floats, Floats, Floats]:
     """A mixed stream of 60 prompts, by kind: what the arms that were chosen give, of what the best fixed
-    one does, in the second half and over all; and of plain speed, over all."""
+    one does, in the second half and over all; and of plain speed, over all.
+
+    Args:
+        boast: what cards promise, over what is true.
+    """
     rng = np.random.default_rng(seed)
 
     # Cards promise what rates are, to some per cent.
     def promised(rate: tuple[float, ...]) -> Beliefs:
         off = np.exp(0.08 * rng.standard_normal() + 0.04 * rng.standard_normal(4))
-        guesses = dict(zip(KINDS, np.array(rate) * off, strict=True))
+        guesses = dict(zip(KINDS, boast * np.array(rate) * off, strict=True))
         return Beliefs(float(np.mean(list(guesses.values())[:3])), guesses, weight=36.0)
 
     bandit = Bandit({name: promised(rate) for name, rate in rates.items()})
@@ -367,8 +373,9 @@ def test_a_mixed_stream_ends_near_the_best_fixed_choice_of_each_kind(
 
 
 def test_useless_arms_cost_next_to_nothing() -> None:
-    useless = dict.fromkeys(RATES, (0.99, 0.99, 0.99, 0.99))
-    assert min(play(useless, seed)[2].min() for seed in range(5)) > 0.97
+    useless = dict.fromkeys(RATES, (0.85, 0.85, 0.85, 0.85))
+    print([play(useless, seed, boast=1.4) for seed in range(2)])
+    assert min(play(useless, seed, boast=1.4)[2].min() for seed in range(5)) > 0.97
 
 
 def test_where_one_card_claimed_too_much_the_others_are_believed_less() -> None:
@@ -377,12 +384,14 @@ def test_where_one_card_claimed_too_much_the_others_are_believed_less() -> None:
     for name, chance in (("first", 0.8), ("second", 0.7)):
         arms[name].expect({"": chance, "code": chance}, table)
     bandit = Bandit(arms)
-    before = arms["second"].rate("code", bandit.trust)
+    before = bandit.rate("second", "code")
     for _ in range(60):
         bandit.learn("first", "code", 1.1, 1.0)
-    assert arms["second"].rate("code", bandit.trust) < 0.85 * before
+    assert bandit.rate("second", "code") < 0.85 * before
+    # Of its own claim it has given too little already; that is not counted twice.
+    assert bandit.trust("first") == 1
     # What an arm gave itself counts as it is.
     for _ in range(500):
         bandit.learn("second", "code", 1.6, 1.0)
-    assert arms["second"].rate("code", bandit.trust) > 1.5
+    assert bandit.rate("second", "code") > 1.5
     assert bandit.choose("code") == "second"

@@ -27,6 +27,7 @@ from localspec.cli import app
 from localspec.engine.auto import Auto
 from localspec.engine.costs import CostTable
 from localspec.engine.generation import Generation
+from localspec.engine.machine import describe
 from localspec.engine.memory import weights
 from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
@@ -136,7 +137,7 @@ class Checker(HTMLParser):
 
 def test_the_page_needs_nothing_else() -> None:
     compared, _ = comparison()
-    text = page("<model>", compared)
+    text = page("<model>", "Chip <1>, 8 cores", compared)
     checker = Checker()
     checker.feed(text)
     assert checker.links == []
@@ -144,6 +145,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert checker.tags.count("svg") == 4
     assert "<model>" not in text
     assert "&lt;model&gt;" in text
+    assert "Measured on: Chip &lt;1&gt;, 8 cores." in text
 
 
 def test_the_page_calls_plain_decoding_by_one_name() -> None:
@@ -151,7 +153,7 @@ def test_the_page_calls_plain_decoding_by_one_name() -> None:
     runners = {n: Scripted({"chat": s}, 0.2, log, n) for n, s in (("none", 10.0), ("quick", 10.1))}
     compared = compare(runners, [LabPrompt(f"p{n}", "chat") for n in range(4)], Settings(0.0, 20))
     compared.names.sort(key=lambda name: name == "none")
-    text = page("model", compared)
+    text = page("model", "Chip", compared)
     assert "noise before" in text
     assert "before none" not in text
 
@@ -207,6 +209,8 @@ def test_the_command(tiny: Path, data: Path) -> None:
     out = run(*common, "--html", str(data / "page.html"))
     assert "words (3 prompts)" in out.stdout
     assert "fastest: " in out.stdout
+    machine = str(describe())
+    assert machine in out.stdout
     assert "<svg" in (data / "page.html").read_text()
     for place in (data / "no-such-folder" / "page.html", data):
         with pytest.raises(UsageError, match="cannot be written"):
@@ -214,6 +218,7 @@ def test_the_command(tiny: Path, data: Path) -> None:
     report = json.loads(run(*common, "-d", "none", "--limit", "2", "--json").stdout)
     assert set(report["kinds"]["overall"]["drafters"]) == {"none", "ngram"}
     assert report["kinds"]["words"]["prompts"] == 2
+    assert report["machine"] == machine
 
 
 def test_a_runs_memory_is_its_own_and_the_profile_is_read_once(

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from localspec.engine.costs import CostTable
+from localspec.engine.costs import Costs, CostTable
 from localspec.engine.drawing import Drawing, chances
 from localspec.provenance import TRAINING_FILE, claimed_acceptance
 
@@ -68,3 +68,21 @@ def test_a_card_claims_the_chance_that_gives_its_accepted_length(tmp_path: Path)
     assert claimed(json.dumps(card)) == pytest.approx(expected, abs=1e-6)
     assert claimed("{}") == {}
     assert claimed("no JSON") == {}
+
+
+def test_nothing_gets_cheaper_for_ever_with_depth() -> None:
+    table = CostTable(
+        depths=(64, 512),
+        widths=(0, 1, 4),
+        draft=((0.0, 0.10, 0.40), (0.0, 0.09, 0.41)),
+        verify=((1.0, 1.2, 1.5), (0.99, 1.3, 1.5)),
+        plain=(1.0, 0.99),
+    )
+    for depth in (512, 5_000, 50_000):
+        assert table.draft_at(1, depth) == 0.09
+        assert table.plain_at(depth) == 0.99
+    assert table.verify_at(1, 512 + 448) == pytest.approx(1.4)
+    costs = Costs(table)
+    costs.learn_plain(50_000, 1.1)
+    costs.learn_draft(1, 50_000, 0.2)
+    assert 0.09 < costs.draft(1, 50_000) <= 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import mlx.core as mx
@@ -219,3 +220,77 @@ def test_a_drafter_that_can_tell_is_asked_as_soon_as_it_has_something_to_say(pla
         pass
     assert generation.tokens == [*prompt, *range(6, 36)]
     assert generation.stats.rounds < 12
+
+
+def _outcomes(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+    told: list[Outcome] = []
+    learn = AdaptiveWidth.learn
+
+    def noting(self: AdaptiveWidth, outcome: Outcome) -> None:
+        told.append(outcome)
+        learn(self, outcome)
+
+    monkeypatch.setattr(AdaptiveWidth, "learn", noting)
+    return told
+
+
+def test_rounds_that_others_share_the_device_with_tell_no_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = _outcomes(monkeypatch)
+    target: Any = TableTarget(VOCAB, seed=5)
+    drafter = TableDrafter(VOCAB, 2, greedy=True, confident=True)
+    generation = Generation(target, drafter, Request([1], 60))
+    shared = range(20, 40)
+    while generation.finish_reason() is None:
+        generation.alone = len(told) not in shared
+        generation.step()
+    # The first round after them may find its step begun among others'.
+    for number, outcome in enumerate(told):
+        if number in shared or number == shared.stop:
+            assert outcome.rest_s is None
+            assert outcome.draft_s is None
+    verified = [outcome for outcome in told if outcome.confidences]
+    assert any(outcome.rest_s is not None for outcome in verified)
+    assert any(told[number].confidences for number in shared)
+
+
+def test_drafts_among_others_teach_acceptance_and_no_cost() -> None:
+    experience = Experience()
+    experience.costs.learn_plain(10, 1.0)
+    policy = AdaptiveWidth(experience)
+    before = [experience.costs.verify(width, 10) for width in range(5)]
+    for _ in range(20):
+        width = policy.choose(4, 10, greedy=True)
+        kept = policy.cut([0.9] * width, certain=True) if width else 0
+        policy.learn(Outcome(width, [0.9] * kept, 0, None, None))
+    assert [experience.costs.verify(width, 10) for width in range(5)] == before
+    assert policy.parked
+
+
+class Reading(TableDrafter):
+    """Reads slowly what it has missed."""
+
+    def observe(self, state: Any, next_tokens: mx.array, taps: mx.array | None) -> None:
+        time.sleep(0.002 * next_tokens.shape[1])
+        super().observe(state, next_tokens, taps)
+
+
+def test_what_a_drafter_reads_after_a_wait_is_not_the_price_of_a_draft(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = _outcomes(monkeypatch)
+    target: Any = TableTarget(VOCAB, seed=5)
+    experience = Experience()
+    experience.costs.learn_plain(10, 1e-3)
+    experience.of("").parking = Parking(parked=True, _left=30, _probe_loss=9.0)
+    drafter = Reading(VOCAB, 2, greedy=True, confident=True)
+    generation = Generation(target, drafter, Request([1], 60), experience=experience)
+    for _ in generation.run():
+        pass
+    first = next(outcome for outcome in told if outcome.num_drafted)
+    assert told.index(first) > 10
+    assert first.draft_s is not None
+    # Ten tokens and more that were missed take 20 ms to read.
+    assert first.draft_s < 0.015
+    assert first.rest_s is None or first.rest_s < 0.015

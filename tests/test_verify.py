@@ -193,6 +193,17 @@ def test_a_near_tie_is_told_from_an_error() -> None:
     assert not any(each.excused for each in proof.divergences)
 
 
+def test_wrong_wide_passes_are_an_error_where_no_greedy_text_shows_them() -> None:
+    drafter = TableDrafter(SMALL, seed=2, greedy=True)
+    # Less than the best tokens' lead, more than rounding.
+    bumped: Any = Tied(-1e-3)
+    proof = prove_greedy(bumped, drafter, PROMPTS, 20, width=2)
+    assert proof.proposed > 0
+    assert proof.identical == 3
+    assert proof.noise == pytest.approx(1e-3, rel=1e-2)
+    assert not proof.passed
+
+
 def test_wide_passes_are_measured_against_rounding(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +299,7 @@ def test_the_command_tells_newcomers_and_programs(
     assert done.exit_code == 0, done.output
     assert "LOSSLESS: the drafter changes the speed, not the text" in done.stdout
     assert "2 of 2 texts" in done.stdout
+    assert "fails where p is below 0.0001" in done.stdout
     sampled = json.loads(run(*common, "--samples", "30", "--json").stdout)["sampled"]
     assert sampled["sampling"]["temperature"] == 1.0
     assert 0 < sampled["ids"]["p_value"] <= 1

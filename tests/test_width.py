@@ -269,3 +269,54 @@ def test_it_comes_back_however_long_drafts_were_useless(
     assert machine.speed(policy, right, 60) > 0.85 * best_fixed(
         right, 200, draft=draft, draft_row=0.02, row=row
     )
+
+
+def test_a_card_that_claims_too_much_is_doubted_above_temperature_0_too() -> None:
+    experience = Experience(claims={"": 0.8, "code": 0.8, "math": 0.8, "chat": 0.8})
+    for kind in ("code", "math"):
+        policy = AdaptiveWidth(experience, kind)
+        for _ in range(60):
+            width = policy.choose(4, 100, greedy=False)
+            policy.learn(Outcome(width, [0.8] * width, 0, 0.1, 1.0 + 0.1 * width, width == 0))
+    assert experience.of("chat").acceptance < 0.3
+
+
+class Chain:
+    """Drafts one after another, each with its own cost, as long as the policy wants more."""
+
+    def __init__(self, policy: AdaptiveWidth, seed: int = 0) -> None:
+        self.policy, self.rng = policy, np.random.default_rng(seed)
+
+    def rounds(self, count: int, chance: float) -> list[int]:
+        """Drafts computed in each round; a draft takes 0.2 of a step, a verified row 0.05."""
+        lengths = []
+        for _ in range(count):
+            width, confidences = self.policy.choose(MOST, 100, greedy=False), []
+            kept = 0
+            while len(confidences) < width:
+                confidences.append(chance)
+                if not self.policy.wants(confidences):
+                    break
+                kept = len(confidences)
+                if kept == width or not self.policy.wants_more(confidences):
+                    break
+            accepted = 0
+            while accepted < kept and self.rng.random() < chance:
+                accepted += 1
+            draft_s = 0.2 * len(confidences) if width else None
+            rest_s = 1.0 + 0.05 * kept
+            self.policy.learn(
+                Outcome(len(confidences), confidences[:kept], accepted, draft_s, rest_s, width == 0)
+            )
+            lengths.append(len(confidences))
+        return lengths
+
+
+def test_a_chain_stops_where_the_next_draft_is_not_worth_its_cost() -> None:
+    means = []
+    for chance in (0.5, 0.7, 0.95):
+        chain = Chain(AdaptiveWidth(Experience()))
+        chain.rounds(200, chance)
+        means.append(float(np.mean(chain.rounds(200, chance))))
+    # The best fixed lengths are 1, 2 and 8: the tokens of which take the least time.
+    assert means[0] < 1.6 < means[1] < 4 < means[2]

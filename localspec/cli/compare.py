@@ -44,6 +44,7 @@ def compare(
     html: Annotated[Path | None, typer.Option(help="Also write a page with plots.")] = None,
 ) -> None:
     """Send the same prompts through plain decoding and every drafter, in turns, and name the fastest."""
+    from localspec.engine.machine import describe
     from localspec.engine.sampling import SamplingParams
     from localspec.lab.compare import PLAIN, Settings
     from localspec.lab.compare import compare as measure
@@ -74,12 +75,13 @@ def compare(
         lambda done, total: status.share("prompts", done, total),
     )
     status.clear()
+    machine = str(describe())
     if html is not None:
-        html.write_text(page(model, comparison), encoding="utf-8")
+        html.write_text(page(model, machine, comparison), encoding="utf-8")
     if as_json:
-        write(json.dumps({"model": model, **comparison.as_dict()}))
+        write(json.dumps({"model": model, "machine": machine, **comparison.as_dict()}))
     else:
-        write("\n".join(_report(model, comparison)))
+        write("\n".join(_report(model, machine, comparison)))
 
 
 def _check_writable(page: Path) -> None:
@@ -107,13 +109,13 @@ def _prompts(source: str | None, model: str) -> list[LabPrompt]:
     return read(Path(source).expanduser())
 
 
-def _report(model: str, comparison: Comparison) -> list[str]:
+def _report(model: str, machine: str, comparison: Comparison) -> list[str]:
     from localspec.lab.compare import OVERALL, PLAIN, ratios
 
     count = len(comparison.figures[OVERALL][PLAIN].speeds)
     lines = [
         f"{model}, {count} prompts, temperature {comparison.settings.temperature:g}, at most "
-        f"{comparison.settings.max_tokens} tokens",
+        f"{comparison.settings.max_tokens} tokens, on {machine}",
     ]
     name_width = max(len(name) for name in [*comparison.names, "drafter"])
     for kind in comparison.kinds:

@@ -143,6 +143,8 @@ def parse_width(width: str) -> int | None:
 
 
 def _summary(result: Result) -> str:
+    from localspec.engine.drafters import NONE
+
     stats = result.stats
     positions = " ".join(f"{share:.0%}" for share in stats.acceptance_by_position)
     lines = [
@@ -155,9 +157,10 @@ def _summary(result: Result) -> str:
     ]
     if positions:
         lines.append(f"acceptance by position {positions}")
+    if stats.arms:
+        arms = ", ".join(f"{name} {count}" for name, count in stats.arms.items())
+        lines.append(f"rounds by drafter {arms}")
+    if result.drafter != NONE and stats.rounds:
         widths = " ".join(f"{w}:{n}" for w, n in enumerate(stats.widths) if n)
-        if stats.arms:
-            arms = ", ".join(f"{name} {count}" for name, count in stats.arms.items())
-            lines.append(f"rounds by drafter {arms}")
         lines.append(f"rounds by width {widths}; {stats.parked_share:.0%} parked")
     return "\n".join(lines)

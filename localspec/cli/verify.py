@@ -144,11 +144,15 @@ def _report(
             f"{where}the two best logits are {each.margin:.2g} apart there, wide passes are off by up "
             f"to {greedy.noise:.2g}: {word}"
         )
-    if greedy.noise > greedy.rounding:
+    if greedy.proposed:
+        word = "as rounding has it" if greedy.noise <= greedy.rounding else "WRONG"
         lines.append(
-            f"  wide passes are wrong: rounding explains differences up to {greedy.rounding:.2g} here"
+            f"  passes over several tokens: logits off by up to {greedy.noise:.2g}, of which rounding "
+            f"explains {greedy.rounding:.2g}: {word}"
         )
     if sampled is not None:
+        from localspec.lab.law import ALARM
+
         lines += [
             "",
             f"Sampled: {sampled.law.samples} tokens against the model's exact probabilities; "
@@ -161,10 +165,12 @@ def _report(
         ]
         if sampled.impossible:
             lines.append(f"  {sampled.impossible} tokens came that the filters exclude: FAILED")
-        lines.append(
+        lines += [
+            f"  A test fails where p is below {ALARM:g}, which chance alone brings about once in "
+            f"{1 / ALARM:,.0f} tests.",
             f"  A shift of {sampled.law.noticeable:.1%} of probability would have been noticed; "
-            "more samples would notice smaller ones."
-        )
+            "more samples would notice smaller ones.",
+        ]
     return [*lines, "", _verdict(greedy, sampled)]
 
 

@@ -256,6 +256,11 @@ class Auto:
 
     def _seat(self, name: str) -> None:
         """Load a drafter in the place of the one that gave least; if it cannot be, forget it."""
+        if len(self._seated) == self._most:
+            # Before the other one is loaded, so that no more than these are ever in memory.
+            worst = min(self._seated, key=lambda each: self.bandit.rate(each, ""))
+            self._seated.remove(worst)
+            del self._drafters[worst]
         try:
             drafter, first = self._loaders[name]()
         except (CheckpointRefused, DrafterMismatch) as error:
@@ -263,10 +268,6 @@ class Auto:
                 self._notify(f"{name} is installed, but cannot be used: {error}")
             del self._loaders[name], self.bandit.arms[name]
             return
-        if len(self._seated) == self._most:
-            worst = min(self._seated, key=lambda each: self.bandit.arms[each].rate(""))
-            self._seated.remove(worst)
-            del self._drafters[worst]
         if name not in self._experiences:
             self._experiences[name] = first
             if first.claims:

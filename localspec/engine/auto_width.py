@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from localspec.engine.bandit import Stretch
 from localspec.engine.drawing import Drawing, Way
 from localspec.engine.policy import Outcome
 from localspec.engine.width import AdaptiveWidth
@@ -33,6 +34,7 @@ class AutoWidth:
     def __init__(self, auto: Auto, state: AutoState, kind: str, arm: str | None) -> None:
         self._auto, self._state, self._kind, self._arm = auto, state, kind, arm
         self._policies: dict[str, AdaptiveWidth] = {}
+        self._given: dict[str, Stretch] = {}
         self._rounds = 0
         """Since an arm was chosen."""
         self._plain_left = _PLAIN_SEGMENT if arm is None else 0
@@ -116,7 +118,8 @@ class AutoWidth:
             seconds = costs.draft(outcome.num_drafted, self._depth)
             seconds += costs.verify(num_verified, self._depth)
             steps = seconds / costs.plain(self._depth)
-        self._auto.bandit.learn(self._arm, self._kind, outcome.num_accepted + 1, steps)
+        so_far = self._given.setdefault(self._arm, Stretch())
+        self._auto.bandit.learn(self._arm, self._kind, outcome.num_accepted + 1, steps, so_far)
 
     def _choose_arm(self) -> None:
         """Now and then, among those that can take over at once: an answer under way loads nothing."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from localspec.engine.costs import CostTable
 
 PLAIN_RATE = 1.0
+_TEXT = 48.0
+"""Plain steps of evidence that no single answer exceeds."""
 _LEAN = 12.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
 _GUESSED, _PROMISED = 6.0, 36.0
@@ -31,6 +33,19 @@ _EVIDENCE_FADE = 0.05
 """Evidence of other kinds counts so much for how sure an estimate is."""
 _MARGIN = 0.1
 """A switch within an answer must promise so much more, for it costs a prefill."""
+
+
+@dataclass(slots=True)
+class Stretch:
+    """What an arm gave in one answer: tokens, and the plain steps' time that they took."""
+
+    tokens: float = 0.0
+    steps: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """Of its tokens and steps, as evidence: texts differ, and a long one is still but one."""
+        return _TEXT / (_TEXT + self.steps)
 
 
 @dataclass(slots=True)
@@ -103,12 +118,11 @@ class Bandit:
 
     arms: dict[str, Beliefs]
 
-    @property
-    def trust(self) -> float:
-        """What drafters with cards gave, over what those promised: they all err alike."""
+    def trust(self, of: str) -> float:
+        """In the card of an arm: what the others gave over what theirs promised, for all err alike."""
         came = promised = _TRUSTED
-        for arm in self.arms.values():
-            if not arm.has_card:
+        for name, arm in self.arms.items():
+            if not arm.has_card or name == of:
                 continue
             for kind, tally in arm.kinds.items():
                 came += tally.tokens
@@ -132,14 +146,13 @@ class Bandit:
             plain: plain decoding may be chosen.
         """
         names = list(self.arms) if among is None else list(among)
-        trust = self.trust
         if playing is not None:
-            rates = {name: self.arms[name].rate(kind, trust) for name in {*names, playing}}
+            rates = {name: self.rate(name, kind) for name in {*names, playing}}
             best = max(names, key=lambda name: rates[name])
             return best if rates[best] > rates[playing] + _MARGIN else playing
         if not names:
             return None
-        bounds = {name: self.arms[name].bound(kind, trust) for name in names}
+        bounds = {name: self.bound(name, kind) for name in names}
         best = max(names, key=lambda name: bounds[name])
         return None if plain and bounds[best] <= PLAIN_RATE else best
 
@@ -153,12 +166,31 @@ class Bandit:
         others = [name for name in among if name != parked]
         if not others:
             return parked
-        trust = self.trust
-        bounds = {name: self.arms[name].bound(kind, trust) for name in among}
+        bounds = {name: self.bound(name, kind) for name in among}
         best = max(others, key=lambda name: bounds[name])
-        least = max(PLAIN_RATE, self.arms[parked].bound(kind, trust)) + _MARGIN
+        least = max(PLAIN_RATE, self.bound(parked, kind)) + _MARGIN
         return best if bounds[best] > least else parked
 
-    def learn(self, name: str, kind: str, tokens: float, steps: float) -> None:
-        """Take in what an arm gave."""
-        self.arms[name].add(kind, tokens, steps)
+    def learn(
+        self, name: str, kind: str, tokens: float, steps: float, so_far: Stretch | None = None
+    ) -> None:
+        """Take in what an arm gave.
+
+        Args:
+            so_far: in the same answer; this is added to it.
+        """
+        text = so_far or Stretch()
+        before = text.weight
+        known = before * text.tokens, before * text.steps
+        text.tokens += tokens
+        text.steps += steps
+        now = text.weight * text.tokens, text.weight * text.steps
+        self.arms[name].add(kind, now[0] - known[0], now[1] - known[1])
+
+    def rate(self, name: str, kind: str) -> float:
+        """Tokens of an arm in the time of a plain step."""
+        return self.arms[name].rate(kind, self.trust(name))
+
+    def bound(self, name: str, kind: str) -> float:
+        """What it might be at best."""
+        return self.arms[name].bound(kind, self.trust(name))

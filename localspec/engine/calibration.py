@@ -78,6 +78,11 @@ class Calibration:
     acceptance: float = 0.7
     _positions: list[_Position] = field(default_factory=list)
 
+    @property
+    def has_seen(self) -> bool:
+        """Whether it has learnt anything."""
+        return bool(self._positions) and self._positions[0].count > 0
+
     def chance(self, position: int, confidence: float | None) -> float:
         """That the draft at a position (from 0) stands, given that those before it stood."""
         return self._at(position).chance(self._logit(confidence))

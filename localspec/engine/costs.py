@@ -223,5 +223,8 @@ def _between(places: Sequence[int], values: Sequence[float], at: float) -> float
         return values[0]
     right = min(bisect_right(places, at), len(places) - 1)
     left = right - 1
-    share = (at - places[left]) / (places[right] - places[left])
-    return values[left] + share * (values[right] - values[left])
+    slope = (values[right] - values[left]) / (places[right] - places[left])
+    if at > places[-1]:
+        # Nothing gets cheaper for ever, whatever the noise of two measurements says.
+        return values[-1] + max(slope, 0.0) * (at - places[-1])
+    return values[left] + slope * (at - places[left])

@@ -45,7 +45,7 @@ SHARED_CHUNK = 128
 _CLEAR_EVERY = 256
 _FIXED_POINT = 2**20
 """Of chances that are read together with whole numbers."""
-_MOST_UNOBSERVED = 128
+_FEW_UNOBSERVED, _MOST_UNOBSERVED = 4, 128
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class Generation:
 
     Attributes:
         chunk: tokens of the prompt that a step reads.
+        alone: no other generation takes turns with this one; the times of its rounds are its own.
 
     Raises:
         ContextOverflow: the prompt leaves no room for a token.
@@ -87,6 +88,8 @@ class Generation:
         self.stats = Stats(prompt_tokens=len(request.prompt))
         self.tokens: list[int] = list(request.prompt)
         self.chunk = PREFILL_CHUNK
+        self.alone = True
+        self._was_alone = True
         self._target = target
         self._drafter = drafter
         self._request = request
@@ -116,7 +119,7 @@ class Generation:
         self._asked = 0  # drafts asked for in this round
         self._next: _Step | None = None
         self._logits: mx.array | None = None  # the round's, where logprobs are wanted
-        self._started = time.perf_counter()
+        self._begun = self._started = time.perf_counter()
         self._prefilled: float | None = None
 
     def step(self) -> Event:
@@ -195,9 +198,9 @@ class Generation:
         return Prefilled(end, last)
 
     def _round(self) -> Committed:
-        begun = time.perf_counter()
+        self._begun = time.perf_counter()
         begun_before = self._next is not None
-        drafted = self._draft(begun)
+        drafted = self._draft()
         proposal = drafted.proposal
         if proposal is None:
             num_accepted, committed = 0, self._plain()
@@ -209,19 +212,20 @@ class Generation:
         # Waiting for a step's token takes the device on into the step after it, so that of a row of
         # plain steps the first seems long and the last short.
         begins_next = self._next is not None
-        told = begun_before == begins_next
-        rest_s = now - begun - (drafted.seconds or 0.0) if told else None
+        alone, self._was_alone = self.alone and self._was_alone, self.alone
+        spent = now - self._begun - (drafted.seconds or 0.0)
+        told = alone and begun_before == begins_next
         self._width.learn(
             Outcome(
                 drafted.num_drafted,
                 drafted.confidences,
                 num_accepted,
-                drafted.seconds,
-                rest_s,
+                drafted.seconds if alone else None,
+                spent if told else None,
                 ahead=begun_before and begins_next,
             )
         )
-        verify_s = (rest_s or 0.0) if drafted.confidences else 0.0
+        verify_s = spent if drafted.confidences else 0.0
         self._commit(drafted, num_accepted, committed, now, verify_s)
         num_accepted = min(num_accepted, len(committed))
         return Committed(
@@ -234,7 +238,7 @@ class Generation:
             return None
         return token_logprobs(logits[0, : len(committed)], committed, num_top)
 
-    def _draft(self, begun: float) -> Drafted:
+    def _draft(self) -> Drafted:
         """As many drafts as the policy wants to see verified."""
         if self._drafter is None:
             return Drafted()
@@ -243,6 +247,11 @@ class Generation:
         width = self._asked = self._width.choose(limit, len(self.tokens), greedy=self._greedy)
         if width == 0:
             return Drafted()
+        if len(self._unobserved) > _FEW_UNOBSERVED:
+            # What the drafter has to read after a wait is not the price of a draft.
+            self._catch_up()
+            mx.eval(self._state.arrays)
+            self._begun = time.perf_counter()
         self._catch_up()
         return make_drafts(
             self._drafter,
@@ -252,7 +261,7 @@ class Generation:
             self._draw,
             self._width,
             self._request.grammar,
-            begun,
+            self._begun,
         )
 
     def _speculate(self, proposal: Proposal) -> tuple[int, list[int]]:

@@ -46,6 +46,10 @@ class Machine:
     def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
+    def __str__(self) -> str:
+        """What speeds that were measured here hang on."""
+        return f"{self.chip}, {self.cores} cores, MLX {self.mlx} on the {self.device.upper()}"
+
 
 def describe() -> Machine:
     """Read the facts of this machine."""

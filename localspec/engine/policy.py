@@ -16,7 +16,8 @@ class Outcome(NamedTuple):
         confidences: of the drafts that were verified, in order.
         num_accepted: drafts that stood.
         draft_s: seconds of drafting; None: not told from the rest.
-        rest_s: seconds of all else; None: not told from those of the plain step before or after it.
+        rest_s: seconds of all else; None: not told from those of the plain step before or after it,
+            or of another generation.
         ahead: a plain step that was under way before the round began, as is the next one at its end.
     """
 

@@ -90,6 +90,7 @@ class Experience:
             (law.mean(0), self._claimed(name))
             for name, seen in self.kinds.items()
             for law in seen.calibrations.values()
+            if law.has_seen
         ]
         came, claimed = (sum(values) for values in zip(*pairs, strict=True)) if pairs else (1, 1)
         if came > _SHORT * claimed:
@@ -221,15 +222,16 @@ class AdaptiveWidth:
         num_verified = len(outcome.confidences)
         self._curve_rounds += 1
         self._known.parking = self._parking
-        if outcome.rest_s is None:
+        if outcome.rest_s is None and not num_verified:
             return
         if self.parked:
-            if outcome.ahead:
+            if outcome.ahead and outcome.rest_s is not None:
                 self._round_costs.learn_plain(depth, outcome.rest_s)
             return
         if outcome.draft_s is not None:
             self._round_costs.learn_draft(outcome.num_drafted, depth, outcome.draft_s)
-        self._round_costs.learn_verify(num_verified, depth, outcome.rest_s)
+        if outcome.rest_s is not None:
+            self._round_costs.learn_verify(num_verified, depth, outcome.rest_s)
         self._calibration.learn(outcome.confidences, outcome.num_accepted)
         if self._limit == 0 or (self._exploring and not outcome.num_drafted):
             return

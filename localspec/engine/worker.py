@@ -114,7 +114,8 @@ class Worker:
         try:
             reason: FinishReason | None = "cancelled"
             if not stream._cancelled.is_set():
-                generation.chunk = SHARED_CHUNK if self._running else PREFILL_CHUNK
+                generation.alone = not self._running
+                generation.chunk = PREFILL_CHUNK if generation.alone else SHARED_CHUNK
                 stream._events.put(generation.step())
                 reason = generation.finish_reason()
             if reason is None:

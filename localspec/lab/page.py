@@ -20,8 +20,12 @@ figure { margin: 1rem 0; } figcaption { color: #666; }
 """
 
 
-def page(model: str, comparison: Comparison) -> str:
-    """The whole page."""
+def page(model: str, machine: str, comparison: Comparison) -> str:
+    """The whole page.
+
+    Args:
+        machine: where it was measured.
+    """
     settings = comparison.settings
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
@@ -29,7 +33,7 @@ def page(model: str, comparison: Comparison) -> str:
         f"<h1>Drafters of {escape(model)}</h1>",
         f"<p>{len(comparison.figures[OVERALL][PLAIN].speeds)} prompts, at most {settings.max_tokens} "
         f"tokens each, temperature {settings.temperature:g}; every prompt through every drafter, in "
-        "turns.</p>",
+        f"turns. Measured on: {escape(machine)}.</p>",
         _speeds(comparison),
     ]
     for kind in comparison.kinds:

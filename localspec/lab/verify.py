@@ -38,6 +38,8 @@ Progress = Callable[[int, int], None]
 
 _PIECE = 64
 """Rows of a law that are computed at once."""
+_POSITIONS = 64
+"""At which wide passes are compared with single steps, where no text parts."""
 _EDGE = 1e-3
 """Relative: a token this near the edge of a filter may fall on either side of it."""
 
@@ -70,7 +72,7 @@ class GreedyProof:
         prompts, identical, tokens: texts compared, those that are equal, tokens in them.
         accepted, proposed: drafts that stood, and that were verified.
         noise: the largest difference between a logit of a wide pass and of one-token decoding, in
-            texts that part.
+            texts that part, or in the beginning of one if none does.
         rounding: the most of it that rounding explains.
     """
 
@@ -85,7 +87,7 @@ class GreedyProof:
 
     @property
     def passed(self) -> bool:
-        return all(each.excused for each in self.divergences)
+        return self.noise <= self.rounding and all(each.excused for each in self.divergences)
 
 
 @dataclass(slots=True)
@@ -144,10 +146,12 @@ def prove_greedy(
         else:
             partings.append((number, at, drafted.tokens))
         progress(number + 1, len(prompts))
-    if partings:
+    if proof.proposed:
         most = width or (drafter.max_width if drafter else 1)
         widths = sorted({1, min(4, most), most})
-        noise = measure(target, [texts[number] for number, _, _ in partings], widths)
+        # Sampled text is judged by wide passes, so they must be right where no greedy text parts too.
+        read = [texts[number] for number, _, _ in partings] or [texts[0][:_POSITIONS]]
+        noise = measure(target, read, widths)
         proof.noise = max(each.largest for each in noise.values())
         proof.rounding = min(each.rounding for each in noise.values())
     for number, at, drafted_text in partings:
