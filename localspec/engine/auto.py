@@ -49,10 +49,14 @@ class AutoState:
 
     Attributes:
         active: the arm that plays; None: plain decoding.
+        resting: it will not draft for a while, so that it need not read along.
+        missed: tokens that the last one to draft had to read first.
     """
 
     def __init__(self, auto: Auto, layers: tuple[int, ...], active: str | None) -> None:
         self.active = active
+        self.resting = False
+        self.missed = 0
         self.layers = layers
         self._auto = auto
         self._tokens: list[int] = []
@@ -77,11 +81,21 @@ class AutoState:
             copy._taps = [self._record()[:, :position][:, :, columns]]
         for name, player in self._players.items():
             drafter = self._auto.drafter(name)
-            if drafter is None or player.observed < position or not drafter.tap_layers:
+            if drafter is None or not drafter.tap_layers:
+                continue
+            if name == self.active and set(drafter.tap_layers) <= set(self.layers):
+                # It may have rested.
+                self.player(name, drafter)
+            if player.observed < position:
                 continue
             if player.state.can_fork(position):
                 copy._players[name] = _Player(player.state.fork(position), position)
         return copy
+
+    def num_missed(self, name: str | None) -> int:
+        """Tokens that a drafter has not observed yet."""
+        player = None if name is None else self._players.get(name)
+        return len(self._tokens) - (0 if player is None else player.observed)
 
     def append(self, tokens: list[int], taps: mx.array | None) -> None:
         self._tokens += tokens
@@ -212,11 +226,13 @@ class Auto:
 
     def observe(self, state: AutoState, next_tokens: mx.array, taps: mx.array | None) -> None:
         state.append(np.array(next_tokens)[0].tolist(), taps)
-        self._playing(state)
+        if not state.resting:
+            self._playing(state)
 
     def propose(
         self, state: AutoState, anchor: mx.array, width: int, draw: Draw
     ) -> Proposal | None:
+        state.missed = state.num_missed(state.active)
         playing = self._playing(state)
         if playing is None:
             return None
@@ -226,6 +242,7 @@ class Auto:
     def propose_while(
         self, state: AutoState, anchor: mx.array, width: int, draw: Draw, pace: Pace
     ) -> Proposal | None:
+        state.missed = state.num_missed(state.active)
         playing = self._playing(state)
         if playing is None:
             return None
@@ -235,16 +252,23 @@ class Auto:
             return drafter.propose_while(inner, anchor, width, draw, pace)
         return drafter.propose(inner, anchor, width, draw)
 
+    @property
+    def foreteller(self) -> str | None:
+        """The arm whose drafts are known for nothing, so that it can help out in any round."""
+        return next(
+            (name for name, d in self._drafters.items() if isinstance(d, ForetellingDrafter)), None
+        )
+
     def foretells(self, state: AutoState) -> bool:
-        drafter = self.drafter(state.active)
-        return isinstance(drafter, ForetellingDrafter)
+        return self.foreteller is not None
 
     def foretell(self, state: AutoState, width: int) -> Sequence[float]:
-        playing = self._playing(state)
-        if playing is None:
+        """What `foreteller` would propose, whichever arm plays."""
+        if self.foreteller is None or width < 1:
             return ()
-        drafter, inner = playing
+        drafter = self._drafters[self.foreteller]
         assert isinstance(drafter, ForetellingDrafter)
+        inner = state.player(self.foreteller, drafter)
         return drafter.foretell(inner, min(width, drafter.max_width))
 
     def _playing(self, state: AutoState) -> tuple[Drafter, Any] | None:

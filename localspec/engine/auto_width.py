@@ -17,10 +17,17 @@ PLAIN = "none"
 _SEGMENT = 16
 """Rounds after which another arm may take over within an answer."""
 _PLAIN_SEGMENT = 64
+_FEW_MISSED = 4
+"""Tokens; to read so many is part of a round."""
+_LEAST_GAIN = 0.1
+"""Tokens; what another arm's round must promise beyond the leading one's, which then has to catch up."""
 
 
 class AutoWidth:
-    """The width policy of one answer on `auto`: that of the arm that plays.
+    """The width policy of one answer on `auto`: that of the leading arm, or of the one that helps out.
+
+    Where drafts that are known for nothing promise more than the leading arm gives, as where text
+    repeats, a round of those is played.
 
     Args:
         auto: the arms.
@@ -32,7 +39,9 @@ class AutoWidth:
     reads_confidence = True
 
     def __init__(self, auto: Auto, state: AutoState, kind: str, arm: str | None) -> None:
-        self._auto, self._state, self._kind, self._arm = auto, state, kind, arm
+        self._auto, self._state, self._kind, self._lead = auto, state, kind, arm
+        self._arm = arm
+        """Of the round just chosen: the one that leads, or the one that helps out."""
         self._policies: dict[str, AdaptiveWidth] = {}
         self._given: dict[str, Stretch] = {}
         self._rounds = 0
@@ -40,9 +49,9 @@ class AutoWidth:
         self._plain_left = _PLAIN_SEGMENT if arm is None else 0
         self._gave_up = False
         """The arm has just parked."""
-        self._has_drafted = False
-        """Since it took over."""
-        self._depth = 0
+        self._called = False
+        """In the plain step under way, drafts were seen that are worth a round."""
+        self._depth, self._greedy = 0, True
         self.parked = False
 
     @property
@@ -51,14 +60,11 @@ class AutoWidth:
 
     @property
     def plain_next(self) -> bool:
-        # A step may be under way because of this, so it holds even if the arm leaves memory meanwhile.
-        if self._policy is None:
-            return self._plain_left > 0
-        return self._policy.plain_next and self._rounds < _SEGMENT and not self._gave_up
+        return self._waits and not self._called
 
     @property
     def way(self) -> Way:
-        return "greedy" if self._policy is None else self._policy.way
+        return "greedy" if self._arm is None else self._policy(self._arm).way
 
     @property
     def drawing(self) -> Drawing:
@@ -66,88 +72,123 @@ class AutoWidth:
         return self._auto.experience(self._arm).drawing
 
     def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
-        self._depth = depth
-        if not self.plain_next:
+        self._depth, self._greedy = depth, greedy
+        is_under_way, self._called = self.plain_next, False
+        if not self._waits:
             self._choose_arm()
-        self._state.active = self._arm
         self._rounds += 1
-        policy = self._policy
-        if policy is None:
+        width = 0 if is_under_way else self._help(limit)
+        self._arm = self._lead
+        if width:
+            self._arm = self._auto.foreteller
+            self.parked = False
+        elif self._lead is None:
             self._plain_left -= 1
             self.parked = True
-            return 0
-        drafter = self._auto.drafter(self._arm)
-        most = limit if drafter is None else min(limit, drafter.max_width)
-        waits = policy.plain_next
-        width = policy.choose(most, depth, greedy=greedy)
-        self._gave_up = policy.plain_next and not waits
-        self.parked = policy.parked
+        else:
+            policy, drafter = self._policy(self._lead), self._auto.drafter(self._lead)
+            most = limit if drafter is None else min(limit, drafter.max_width)
+            waits = policy.plain_next
+            width = policy.choose(most, depth, greedy=greedy)
+            self._gave_up = policy.plain_next and not waits
+            self.parked = policy.parked
+        self._state.active, self._state.resting = self._arm, self.parked
         return width
 
     def cut(self, confidences: Sequence[float | None], *, certain: bool) -> int:
-        assert self._policy is not None
-        return self._policy.cut(confidences, certain=certain)
+        assert self._arm is not None
+        if self._helps:
+            return len(confidences)
+        return self._policy(self._arm).cut(confidences, certain=certain)
 
     def wants(self, confidences: Sequence[float | None]) -> bool:
-        assert self._policy is not None
-        return self._policy.wants(confidences)
+        assert self._arm is not None
+        return self._policy(self._arm).wants(confidences)
 
     def wants_more(self, confidences: Sequence[float | None]) -> bool:
-        assert self._policy is not None
-        return self._policy.wants_more(confidences)
+        assert self._arm is not None
+        return self._policy(self._arm).wants_more(confidences)
 
     def foresee(self, confidences: Sequence[float]) -> None:
-        if self._policy is not None:
-            self._policy.foresee(confidences)
+        if self._lead is not None and self._lead == self._auto.foreteller:
+            self._policy(self._lead).foresee(confidences)
+        else:
+            self._called = self._worth(confidences) > 0
 
     def learn(self, outcome: Outcome) -> None:
-        policy = self._policy
-        if policy is None or self._arm is None:
+        if self._arm is None:
             return
-        if outcome.num_drafted and not self._has_drafted:
+        policy = self._policy(self._arm)
+        if outcome.num_drafted and self._state.missed > _FEW_MISSED:
             # The time went into reading what the arm had missed.
-            self._has_drafted = True
             outcome = outcome._replace(draft_s=None)
         policy.learn(outcome)
-        if outcome.num_drafted:
+        if self._lead is None:
+            return
+        if outcome.num_drafted and not self._helps:
             self._gave_up = policy.plain_next
         costs, num_verified = self._auto.experience(self._arm).costs, len(outcome.confidences)
         steps = 1.0
-        if not policy.parked:
+        if not self.parked:
             # One slow round (another program) shall not condemn an arm.
             seconds = costs.draft(outcome.num_drafted, self._depth)
             seconds += costs.verify(num_verified, self._depth)
             steps = seconds / costs.plain(self._depth)
-        so_far = self._given.setdefault(self._arm, Stretch())
-        self._auto.bandit.learn(self._arm, self._kind, outcome.num_accepted + 1, steps, so_far)
+        so_far = self._given.setdefault(self._lead, Stretch())
+        self._auto.bandit.learn(self._lead, self._kind, outcome.num_accepted + 1, steps, so_far)
 
     def _choose_arm(self) -> None:
         """Now and then, among those that can take over at once: an answer under way loads nothing."""
         bandit, playable = self._auto.bandit, self._auto.playable(self._state)
         gave_up, self._gave_up = self._gave_up, False
-        before = self._arm
-        if self._arm is not None and self._arm in playable:
+        if self._lead is not None and self._lead in playable:
             if gave_up:
-                self._arm = bandit.relieve(self._kind, playable, self._arm)
+                self._lead = bandit.relieve(self._kind, playable, self._lead)
             elif self._rounds < _SEGMENT:
                 return
             else:
-                self._arm = bandit.choose(self._kind, playable, playing=self._arm)
+                self._lead = bandit.choose(self._kind, playable, playing=self._lead)
         else:
-            self._arm = bandit.choose(self._kind, playable)
-        self._has_drafted = self._has_drafted and self._arm == before
-        self._plain_left = _PLAIN_SEGMENT if self._arm is None else 0
+            self._lead = bandit.choose(self._kind, playable)
+        self._plain_left = _PLAIN_SEGMENT if self._lead is None else 0
         self._rounds = 0
 
     @property
-    def _policy(self) -> AdaptiveWidth | None:
-        if self._arm is None:
-            return None
-        if self._arm not in self._policies:
-            experience = self._auto.experience(self._arm)
+    def _waits(self) -> bool:
+        """Whether the leading arm makes a plain step next."""
+        # A step may be under way because of this, so it holds even if the arm leaves memory meanwhile.
+        if self._lead is None:
+            return self._plain_left > 0
+        waits = self._policy(self._lead).plain_next
+        return waits and self._rounds < _SEGMENT and not self._gave_up
+
+    @property
+    def _helps(self) -> bool:
+        return self._arm != self._lead
+
+    def _help(self, limit: int) -> int:
+        """Drafts to verify of those that are known for nothing; 0: the leading arm is better."""
+        if self._lead is not None and self._lead == self._auto.foreteller:
+            return 0
+        confidences = self._auto.foretell(self._state, limit)
+        return self._offer(confidences)[0] if self._worth(confidences) > 0 else 0
+
+    def _worth(self, confidences: Sequence[float]) -> float:
+        return self._offer(confidences)[1] - _LEAST_GAIN if confidences else 0.0
+
+    def _offer(self, confidences: Sequence[float]) -> tuple[int, float]:
+        name = self._auto.foreteller
+        assert name is not None
+        rate = 1.0 if self._lead is None else self._policy(self._lead).rate
+        policy = self._policy(name)
+        return policy.offer(confidences, rate, self._depth, greedy=self._greedy)
+
+    def _policy(self, name: str) -> AdaptiveWidth:
+        if name not in self._policies:
+            experience = self._auto.experience(name)
             parking = experience.of(self._kind).parking
             if parking is not None:
                 # It was chosen for what it may give here, wherever it gave up.
                 parking.wake()
-            self._policies[self._arm] = AdaptiveWidth(experience, self._kind)
-        return self._policies[self._arm]
+            self._policies[name] = AdaptiveWidth(experience, self._kind)
+        return self._policies[name]

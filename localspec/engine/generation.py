@@ -244,6 +244,8 @@ class Generation:
             return Drafted()
         # A round commits one token more than it accepts drafts.
         limit = min(self._drafter.max_width, self._remaining - 1)
+        if isinstance(self._drafter, ForetellingDrafter) and self._drafter.foretells(self._state):
+            self._catch_up()
         width = self._asked = self._width.choose(limit, len(self.tokens), greedy=self._greedy)
         if width == 0:
             return Drafted()

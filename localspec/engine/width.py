@@ -150,11 +150,33 @@ class AdaptiveWidth:
     def plain_next(self) -> bool:
         return self._parking.steps_left > 0
 
+    @property
+    def rate(self) -> float:
+        """Tokens that its rounds give in the time of a plain step."""
+        return 1.0 if self._parking.parked else self._known.rate
+
+    def offer(
+        self, confidences: Sequence[float], rate: float, depth: int, *, greedy: bool
+    ) -> tuple[int, float]:
+        """A round of drafts that are known already: how many are best verified, and what that gains.
+
+        Begins the round, as `choose` does.
+
+        Args:
+            confidences: of the drafts, at least one.
+            rate: tokens that are to be had otherwise in the time of a plain step.
+
+        Returns:
+            The width, and the tokens that it gives beyond those had otherwise in the same time.
+        """
+        self._begin(len(confidences), depth, greedy=greedy)
+        self._chances = self._told(confidences)
+        gains = 1 + self._gains(self._chances, rate)
+        width = 1 + int(np.argmax(gains[1:]))
+        return width, float(gains[width])
+
     def choose(self, limit: int, depth: int, *, greedy: bool) -> int:
-        self._depth, self._limit, self._chances = depth, limit, []
-        self.way = "greedy" if greedy else self.drawing.choose()
-        self._calibration = self._known.calibration(self.way)
-        self._probing = self._exploring = self.parked = False
+        self._begin(limit, depth, greedy=greedy)
         if limit == 0:
             return 0
         if self._parking.steps_left:
@@ -258,15 +280,26 @@ class AdaptiveWidth:
         self._calibration.loosen()
         self._known.recent.clear()
 
+    def _begin(self, limit: int, depth: int, *, greedy: bool) -> None:
+        self._depth, self._limit, self._chances = depth, limit, []
+        self.way = "greedy" if greedy else self.drawing.choose()
+        self._calibration = self._known.calibration(self.way)
+        self._probing = self._exploring = self.parked = False
+
     def _told(self, confidences: Sequence[float | None]) -> list[float]:
         """Chances of drafts with these confidences."""
         return [self._calibration.chance(k, c) for k, c in enumerate(confidences)]
 
     def _best_cut(self, chances: Sequence[float]) -> int:
         """How many of some drafts are best verified, all being known."""
+        return int(np.argmax(self._gains(chances, self._known.rate)))
+
+    def _gains(self, chances: Sequence[float], rate: float) -> Floats:
+        """Of each cut of some drafts: those that stand, less what the verifying would have given."""
         verify = self._costs().verify[: len(chances) + 1]
         sums = np.concatenate([[0.0], np.cumsum(np.cumprod(chances))])
-        return int(np.argmax(sums - self._known.rate * verify))
+        gains: Floats = sums - rate * verify
+        return gains
 
     def _probe_loss(self) -> float:
         draft, verify = self._costs()
