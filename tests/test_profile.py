@@ -58,6 +58,11 @@ def test_every_width_and_depth_is_measured(architecture: str) -> None:
         assert noise.positions >= 32
         assert noise.largest < 1e-3
         assert noise.agreement > 0.9
+    # How far passes are off is the target's; the next drafter need not be told anew.
+    again = measure(target, drafter, TEXT, budget_s=0.1, depths=[8], known=profile.noise)
+    assert again.noise == profile.noise
+    narrow = {1: profile.noise[1]}
+    assert len(measure(target, drafter, TEXT, budget_s=0.1, depths=[8], known=narrow).noise) > 1
     table = cost_table(json.loads(json.dumps(profile.as_dict())))
     assert table.verify_at(2, 8) == pytest.approx(profile.depths[0].verify[2].median)
     low, high = (each.plain.median for each in profile.depths)

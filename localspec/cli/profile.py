@@ -55,6 +55,7 @@ def profile(
         else [(drafter, load(model, drafter=drafter, notify=status.say))]
     )
     reports = []
+    noise = None
     for name, loaded in models:
         if len(names) > 1:
             status.say(f"{name}:")
@@ -62,11 +63,14 @@ def profile(
         measured = loaded.measure(
             measure,
             text,
-            budget_s=seconds / len(names),
+            budget_s=seconds,
+            share=1 / len(names),
             depths=sorted(set(depth)) if depth else None,
             positions=positions,
+            known=noise,
             say=status.say,
         )
+        noise = measured.noise
         path = profiles.write(loaded.profile_key, measured.as_dict())
         reports.append({"drafter": name, "kept_in": str(path), **measured.as_dict()})
         if not as_json:

@@ -106,8 +106,10 @@ def measure(
     text: Sequence[int],
     *,
     budget_s: float = 45.0,
+    share: float = 1.0,
     depths: Sequence[int] | None = None,
     positions: int | None = None,
+    known: dict[int, noise.Noise] | None = None,
     say: Say = lambda note: None,
 ) -> Profile:
     """Measure a target with a drafter; on the engine thread.
@@ -115,8 +117,10 @@ def measure(
     Args:
         text: token ids of ordinary text, repeated as far as depths need it.
         budget_s: seconds that it may take, on a machine where a few rounds of each kind fit into it.
+        share: of it, for what is the drafter's own.
         depths: None: as many of `DEPTHS` as the time allows.
         positions: at which wide passes are compared with single steps; None: as the time allows.
+        known: what such a comparison has found on this target already; None: it is to be made.
 
     Raises:
         UsageError: a depth that was asked for does not fit the target's context.
@@ -131,7 +135,7 @@ def measure(
     growth = (_LEAST_TURNS + 2) * (most + 2 + _PLAIN_STEPS)
     room = target.context_length - growth
     if depths is None:
-        limit = _PREFILL_SHARE * budget_s / token_s
+        limit = _PREFILL_SHARE * share * budget_s / token_s
         affordable = [d for n, d in enumerate(DEPTHS) if n == 0 or sum(DEPTHS[: n + 1]) <= limit]
         depths = [depth for depth in affordable if depth < room] or [1]
     elif max(depths) >= room:
@@ -141,11 +145,17 @@ def measure(
         )
     turn_s = step_s * (_PLAIN_STEPS + sum(1.2 + 0.1 * width for width in profile.widths))
     least = _LEAST_TURNS * turn_s * len(depths) + token_s * sum(depths)
-    say(f"this takes about {max(budget_s, least + _NOISE_SHARE * budget_s):.0f} s")
+    is_known = known is not None and max(known) >= most
+    compared_s = 0.0 if is_known else _NOISE_SHARE * budget_s
+    say(f"this takes about {max(_ROUNDS_SHARE * share * budget_s, least) + compared_s:.0f} s")
     for depth in depths:
-        until = time.perf_counter() + _ROUNDS_SHARE * budget_s / len(depths)
+        until = time.perf_counter() + _ROUNDS_SHARE * share * budget_s / len(depths)
         say(f"rounds at a context of {depth} tokens")
         profile.depths.append(_at_depth(target, drafter, text, depth, profile, until))
+    if known is not None and is_known:
+        profile.noise = {width: each for width, each in known.items() if width <= most}
+        profile.seconds = time.perf_counter() - begun
+        return profile
     widths = sorted({1, min(4, most), most}) if positions is None else list(range(1, most + 1))
     pieces = _pieces(text, positions, _NOISE_SHARE * budget_s, step_s, len(widths))
     say(f"wide passes against single steps at {sum(map(len, pieces))} positions")
@@ -182,19 +192,16 @@ def _at_depth(
     draft: dict[int, list[float]] = {width: [] for width in profile.widths}
     verify: dict[int, list[float]] = {width: [] for width in profile.widths}
     turn = 0
-    # The first turn warms up.
     full = target.context_length - len(profile.widths) - 2 * _PLAIN_STEPS
-    while turn <= _LEAST_TURNS or (turn <= _MOST_TURNS and time.perf_counter() < until):
+    # What is slow only once is no median.
+    while turn < _LEAST_TURNS or (turn < _MOST_TURNS and time.perf_counter() < until):
         if rounds.cache.num_tokens > full:
             break
-        taken = rounds.plain()
-        if turn:
-            plain += taken
+        plain += rounds.plain()
         for width in profile.widths if turn % 2 else reversed(profile.widths):
             drafting, rest = rounds.round(width)
-            if turn:
-                draft[width].append(drafting)
-                verify[width].append(rest)
+            draft[width].append(drafting)
+            verify[width].append(rest)
         turn += 1
     nbytes = profile.weight_bytes + rounds.cache.nbytes
     bound = nbytes / profile.bandwidth
