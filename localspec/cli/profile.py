@@ -70,7 +70,8 @@ def profile(
             known=noise,
             say=status.say,
         )
-        noise = measured.noise
+        if noise is None or max(measured.noise) > max(noise):
+            noise = measured.noise
         path = profiles.write(loaded.profile_key, measured.as_dict())
         reports.append({"drafter": name, "kept_in": str(path), **measured.as_dict()})
         if not as_json:
