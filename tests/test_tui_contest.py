@@ -148,10 +148,16 @@ def entry(name: str, words: str, seconds: float) -> Entry:
 
 def test_the_table_fits() -> None:
     entries = [entry(PLAIN, "a b", 2.0), entry("some-org/a-drafter-of-a-long-name", "a b", 1.0)]
-    lines = table(entries, 54).plain.splitlines()
-    assert all(len(line) <= 54 for line in lines)
-    assert lines[2].startswith("a-drafter-of-a-long-name")
-    assert "2.00x" in lines[2]
+    wide, narrow = (table(entries, width).plain.splitlines() for width in (90, 54))
+    assert all(len(line) <= 90 for line in wide)
+    assert all(len(line) <= 54 for line in narrow)
+    assert wide[0].endswith("acceptance by position")
+    assert wide[2].startswith("a-drafter-of-a-long-name")
+    assert wide[2].count("%") == 7
+    assert narrow[0].endswith(" by position")
+    assert narrow[2].startswith("a-drafter…")
+    assert "2.00x" in narrow[2]
+    assert narrow[2].count("%") == 3
 
 
 def test_it_is_judged_by_what_was_measured() -> None:

@@ -132,8 +132,8 @@ class Contest:
 def progress(contest: Contest) -> str:
     """How far it is, in a sentence."""
     entries = list(contest.entries)
-    done = sum(bool(entry.fault or entry.lap.ended) for entry in entries)
-    entry = entries[min(done, len(entries) - 1)]
+    done = sum(bool(entry.fault or entry.lap.ended) for entry in entries[:-1])
+    entry = entries[done]
     doing = f"{entry.lap.stats.generated_tokens} tokens" if entry.lap.rounds else entry.state
     return f"{done + 1} of {len(entries)}: {spoken(entry.name)}, {doing}"
 

@@ -11,16 +11,22 @@ from localspec.tui.names import short, spoken
 from localspec.tui.renderables.styles import MUTED
 
 _MAX_NAME = 24
-_MAX_POSITIONS = 8
+_MIN_POSITIONS, _MAX_POSITIONS = 3, 8
+_FIGURES = 29
+"""Cells of the figures between the name and the positions."""
+_SHARE = 5
+"""Cells of a position."""
 
 
 def table(entries: Sequence[Entry], width: int) -> Content:
     """A row for each drafter, plain decoding first, in `width` cells; only reasons may be longer."""
     longest = max(len(spoken(entry.name)) for entry in entries)
-    room = min(_MAX_NAME, max(longest, len("drafter")))
-    head = (
-        f"{'drafter':<{room}} {'length':>7} {'tokens/s':>9} {'of plain':>9}  acceptance by position"
-    )
+    most = min(_MAX_NAME, width - _FIGURES - _MIN_POSITIONS * _SHARE)
+    room = max(min(longest, most), len("drafter"))
+    positions = "acceptance by position"
+    if room + _FIGURES + 1 + len(positions) > width:
+        positions = "by position"
+    head = f"{'drafter':<{room}} {'length':>7} {'tokens/s':>9} {'of plain':>9}  {positions}"
     best = fastest(entries)
     rows = [Content.styled(head[:width], MUTED)]
     for entry in entries:
@@ -31,7 +37,7 @@ def table(entries: Sequence[Entry], width: int) -> Content:
             rows.append(Content.assemble(name, (f" {entry.state}", MUTED)))
         else:
             style = "bold $text-success" if entry is best else ""
-            rows.append(Content.styled(name + _figures(entry, entries[0], width - room - 1), style))
+            rows.append(Content.styled(name + _figures(entry, entries[0], width - room), style))
     return Content("\n").join(rows)
 
 
@@ -39,6 +45,6 @@ def _figures(entry: Entry, plain: Entry, room: int) -> str:
     stats = entry.lap.stats
     ratio = f"{entry.speed / plain.speed:.2f}x" if plain.speed else "–"
     figures = f"{stats.accepted_length:7.2f} {entry.speed:9.1f} {ratio:>9} "
-    fit = min(_MAX_POSITIONS, max(0, room - len(figures)) // 5)
+    fit = min(_MAX_POSITIONS, (room - _FIGURES) // _SHARE)
     shares = stats.acceptance_by_position[:fit]
     return figures + "".join(f" {share:>4.0%}" for share in shares)
