@@ -130,12 +130,12 @@ class Model:
         self._target = loaded.target
         self._prefixes = loaded.prefixes
         self._tokenizer = loaded.tokenizer
-        self._bound = chosen.drafter
+        bound = self._bound = chosen.drafter
         mark = fingerprint(folder)
         self.profile_key = profile_key(chosen, mark)
         self._experience = worker.call(first_experience, chosen, mark, loaded.target, None, notify)
         self._stop_ids = stop_token_ids(loaded.tokenizer, folder)
-        self._finalizer = weakref.finalize(self, worker.post, lambda: release(folder))
+        self._finalizer = weakref.finalize(self, worker.post, lambda: release(folder, bound))
 
     @property
     def context_length(self) -> int:

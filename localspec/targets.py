@@ -15,6 +15,7 @@ from localspec.engine.memory import room
 from localspec.engine.prefixes import PrefixCache
 from localspec.engine.target import Target
 from localspec.engine.worker import Worker
+from localspec.models.drafter import Drafter
 from localspec.text.tokenizer import load_tokenizer
 
 _PREFIX_SHARE = 1 / 8
@@ -72,10 +73,12 @@ def acquire(
     return loaded, chosen
 
 
-def release(folder: Path) -> None:
-    """Let go of a target, which the last user frees."""
+def release(folder: Path, drafter: Drafter | None) -> None:
+    """Let go of a target, which the last user frees, and of the drafter."""
     loaded = _loaded[folder]
     loaded.users -= 1
+    if drafter is not None:
+        loaded.prefixes.let_go(drafter)
     if not loaded.users:
         del _loaded[folder]
 

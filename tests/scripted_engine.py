@@ -7,8 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from localspec.engine.metrics import Stats
-from localspec.errors import ContextOverflow, LocalspecError
-from localspec.tui.engine import Choice, Ended, Event, Loaded, OnReading, Origin, Round, Say, Token
+from localspec.errors import ContextOverflow, DrafterMismatch, LocalspecError
+from localspec.tui.engine import (
+    PLAIN,
+    Choice,
+    Ended,
+    Event,
+    Loaded,
+    OnReading,
+    Origin,
+    Round,
+    Say,
+    Token,
+)
 from localspec.tui.settings import Settings
 
 PLAIN_SPEED = 20.0
@@ -24,6 +35,7 @@ class Script:
         thinking: what is thought before.
         pattern: accepted drafts of each round of `width`, again and again.
         width: drafts that each round asks for; 0: plain steps.
+        arms: the drafter that plays each round, the last one on; empty: there is but one.
         gated: whether each round waits for `ScriptedEngine.allow`.
         error: raised after `fail_after` rounds.
     """
@@ -32,6 +44,7 @@ class Script:
     thinking: str = ""
     pattern: Sequence[int] = (3, 0, 2)
     width: int = 3
+    arms: Sequence[str] = ()
     gated: bool = False
     error: Exception | None = None
     fail_after: int = 0
@@ -47,6 +60,8 @@ class ScriptedEngine:
         num_measurements: replies asked for to measure the plain speed.
         remembered: the last messages of requests that are to be remembered.
         may_load: what loading waits for; set at first.
+        rivals: what other drafters say, by name; those that fit.
+        beside_it: the engines that were made for them.
     """
 
     scripts: list[Script] = field(default_factory=lambda: [Script()])
@@ -58,6 +73,8 @@ class ScriptedEngine:
     num_measurements: int = 0
     remembered: list[str] = field(default_factory=list)
     may_load: threading.Event = field(default_factory=threading.Event)
+    rivals: dict[str, Script] = field(default_factory=dict)
+    beside_it: dict[str, ScriptedEngine] = field(default_factory=dict)
 
     _gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
 
@@ -111,6 +128,20 @@ class ScriptedEngine:
             Choice("dfly", "3 MB"),
         ]
 
+    def fitting(self) -> list[str]:
+        return [name for name in self.rivals if name != PLAIN]
+
+    def beside(self, drafter: str, say: Say) -> ScriptedEngine:
+        say(f"importing {drafter} (once)")
+        self.may_load.wait()
+        if drafter not in self.rivals:
+            raise DrafterMismatch(f"{drafter} was made for another target")
+        other = ScriptedEngine([self.rivals[drafter]], self.context_length)
+        # One gate for all.
+        other._gate = self._gate
+        self.beside_it[drafter] = other
+        return other
+
     def memory(self) -> int:
         return 700_000_000
 
@@ -150,6 +181,7 @@ class ScriptedReply:
                 parked=not script.width,
                 draft_s=0.0,
                 verify_s=0.0,
+                arm=script.arms[min(index, len(script.arms) - 1)] if script.arms else None,
             )
             stats.decode_s += (1 + 0.05 * script.width) / PLAIN_SPEED
             last: Origin = "plain"

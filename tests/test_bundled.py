@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +16,7 @@ from localspec.drafter_catalog import bundled_drafters, bundled_names
 from localspec.model import Model
 from localspec.models.config import Architecture
 from localspec.provenance import fingerprint
+from localspec.targets import worker
 
 ARCHITECTURES = get_args(Architecture)
 FOLDER = Path(localspec.__file__).parent / "bundled"
@@ -54,3 +57,14 @@ def test_each_drafts_what_the_model_says(name: str, smollm2: Model) -> None:
     assert answer.token_ids == plain.token_ids
     gain = card["accepted_length_by_kind"]["code"] - 1
     assert answer.stats.accepted_length > 1 + OF_CARD * gain
+
+
+def test_a_drafter_leaves_memory_with_its_model(smollm2: Model) -> None:
+    drafted = localspec.load(drafter="eagle3")
+    drafted.generate(PROMPT, max_tokens=4)
+    drafter = weakref.ref(drafted._bound)
+    del drafted
+    gc.collect()
+    worker.call(lambda: None)  # what was posted before is done
+    gc.collect()
+    assert drafter() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +50,25 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def text(length: int, seed: int = 0) -> list[int]:
     return [int(t) for t in np.random.default_rng(seed).integers(0, 96, length)]
+
+
+def test_a_drafter_that_nobody_has_is_not_kept(llama: Target) -> None:
+    prefixes = PrefixCache(PLENTY)
+    drafter, other = (random_drafter("eagle3", llama, seed=seed) for seed in (1, 2))
+    prompt = text(40)
+    run(llama, drafter, prompt, prefixes)
+    run(llama, other, text(40, seed=1), prefixes)
+    assert len(prefixes) == 2
+    before, gone = prefixes.nbytes, weakref.ref(drafter)
+    prefixes.let_go(drafter)
+    del drafter
+    gc.collect()
+    assert gone() is None
+    assert prefixes.nbytes < before
+    # What was said is still there for those that need no state, and the other's state is, too.
+    assert prefixes.take(prompt, None)
+    assert prefixes.take(text(40, seed=1), other)
+    assert not prefixes.take(prompt, other)
 
 
 def run(

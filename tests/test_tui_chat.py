@@ -8,6 +8,7 @@ import pytest
 from chat_app import Chat, asynchronous, chat
 from scripted_engine import Script, ScriptedEngine
 from textual import events
+from textual.widgets import Static
 
 from localspec.errors import LocalspecError
 from localspec.sessions import Sessions
@@ -51,6 +52,26 @@ async def test_a_message_is_sent_streamed_and_saved(tmp_path: Path) -> None:
             {"role": "assistant", "content": "Hello **there**."},
             {"role": "user", "content": "And more?"},
         ]
+
+
+@asynchronous
+async def test_the_panel_names_the_drafter_that_auto_plays(tmp_path: Path) -> None:
+    script = Script(LONG, pattern=(2,), arms=("eagle3", "eagle3", "none"), gated=True)
+    start = Start("smollm2-135m", "auto")
+    async with chat(tmp_path, ScriptedEngine([script]), start=start) as c:
+
+        def shown(id: str) -> str:
+            return str(c.screen.query_one(f"#{id}", Static).render())
+
+        await c.send("Go on")
+        assert "drafter     auto\n" in shown("figures")
+        c.engine.allow(2)
+        await c.until(lambda: "drafter     auto → eagle3\n" in shown("figures"))
+        c.engine.allow(1)
+        await c.until(lambda: "drafter     auto → plain\n" in shown("figures"))
+        await c.pilot.press("f3")
+        await c.until(lambda: "auto → plain" in shown("status"))
+        await c.pilot.press("escape")
 
 
 @asynchronous

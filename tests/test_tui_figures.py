@@ -121,6 +121,26 @@ def test_the_panel_says_everything() -> None:
     assert "drafting is off" in panel.body(view(figures((0, 0)), "none"), 29, 24).plain
 
 
+def test_the_drafter_that_plays_is_named() -> None:
+    found, stats = Figures(), Stats()
+    shown = view(found, "auto")
+    assert "drafter     auto\n" in panel.body(shown, 29, 24).plain
+    for arm, words in (
+        ("eagle3", "auto → eagle3"),
+        ("ngram", "auto → ngram"),
+        ("none", "auto → plain"),
+        ("eagle3", "auto → eagle3"),
+        ("some-org/a-long-drafter", "auto → a-long-dr…"),
+    ):
+        stats.add_round(2, 1, 2, num_drafted=2, parked=False, draft_s=0.0, verify_s=0.0, arm=arm)
+        found.add(Round((Token("x", "draft"),), 2, 2, 1, 2, stats.copy()))
+        body = panel.body(shown, 29, 24).plain
+        assert f"drafter     {words}\n" in body
+        assert all(len(line) <= 29 for line in body.splitlines())
+        assert words in panel.line(shown, 100).plain
+    assert "auto" not in panel.line(shown, 60).plain
+
+
 def test_a_context_that_is_not_known_is_no_number() -> None:
     assert "context     – / 8192" in panel.body(view(Figures()), 29, 24).plain
     assert "–/8192" in panel.line(view(Figures()), 60).plain

@@ -57,6 +57,17 @@ def test_commands_complete() -> None:
         commands.completions("/theme dark", lambda _: [Choice("ansi-dark"), Choice("dark")]) == []
     )
     assert commands.completions("hello /se", choices) == []
+
+    def rivals(command: str) -> list[Choice]:
+        return [Choice("all"), Choice("dfly"), Choice("dflash")]
+
+    # Of several names the last is completed, and none is offered twice.
+    lines = [c.name for c in commands.completions("/compare dfly df", rivals)]
+    assert lines == ["/compare dfly dflash"]
+    assert next(c.name for c in commands.completions("/compare ", rivals)) == "/compare all"
+    # A line that may be at its end is left to be sent.
+    assert commands.completions("/compare dfly ", rivals) == []
+    assert commands.completions("/compare dfly dflash", rivals) == []
     assert len(commands.completions("/", choices)) == len(commands.COMMANDS)
 
 

@@ -10,11 +10,18 @@ from localspec.tui.engine import Choice
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One slash command; `argument` says in a word what it takes, in brackets if it need not."""
+    """One slash command; `argument` says in a word what it takes, in brackets if it need not.
+
+    With … in it, it may be several.
+    """
 
     name: str
     argument: str
     help: str
+
+    @property
+    def takes_several(self) -> bool:
+        return "…" in self.argument
 
 
 COMMANDS = (
@@ -24,7 +31,11 @@ COMMANDS = (
     Command("system", "[text]", "set the system prompt, or edit it"),
     Command("set", "[name value]", "change a setting, or see all"),
     Command("stats", "", "the figures of the last reply, in full"),
-    Command("compare", "", "race plain decoding against the drafter on the last prompt"),
+    Command(
+        "compare",
+        "[all|name …]",
+        "race plain decoding against the drafter on the last prompt, or all drafters in a table",
+    ),
     Command("save", "[title]", "name the conversation (it is saved all the time)"),
     Command("sessions", "[search]", "search, resume, rename, delete conversations"),
     Command("clear", "", "begin a new conversation; the old one is saved"),
@@ -71,12 +82,20 @@ def completions(text: str, choices: Choices) -> list[Choice]:
         ]
     if name not in _BY_NAME:
         return []
-    known, typed = choices(name), argument.lower()
+    known, earlier = choices(name), ""
+    if _BY_NAME[name].takes_several:
+        head, space, argument = argument.rpartition(" ")
+        earlier = head + space
+        if earlier and not argument:
+            # The line may be at its end.
+            return []
+        known = [choice for choice in known if choice.name not in earlier.split()]
+    typed = argument.lower()
     if any(choice.name == argument for choice in known):
         # What is whole is meant, even where longer names have it in them.
         return []
     return [
-        Choice(f"/{name} {choice.name}", choice.note)
+        Choice(f"/{name} {earlier}{choice.name}", choice.note)
         for choice in known
         if typed in choice.name.lower()
     ]

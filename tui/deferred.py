@@ -41,5 +41,11 @@ class DeferredEngine:
     def drafters(self, target: str) -> list[Choice]:
         return self._engine.drafters(target)
 
+    def fitting(self) -> list[str]:
+        return self._engine.fitting()
+
+    def beside(self, drafter: str, say: Say) -> Engine:
+        return self._engine.beside(drafter, say)
+
     def memory(self) -> int:
         return self._engine.memory()

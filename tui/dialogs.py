@@ -13,6 +13,7 @@ from localspec.tui import help as pages
 from localspec.tui.config import Config
 from localspec.tui.engine import Engine
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.contest import ContestScreen
 from localspec.tui.screens.info import InfoScreen
 from localspec.tui.screens.pick import PickScreen
 from localspec.tui.screens.sessions import SessionsScreen
@@ -105,8 +106,8 @@ def stats(screen: ChatScreen) -> None:
     screen.app.push_screen(InfoScreen("Figures of the last reply", page))
 
 
-def compare(screen: ChatScreen, engine: Engine) -> None:
-    """Race plain decoding against the drafter on the last prompt."""
+def compare(screen: ChatScreen, engine: Engine, names: list[str]) -> None:
+    """Race plain decoding against the drafter on the last prompt; or, of drafters named, a table."""
     loaded = screen.loaded
     history = screen.conversation.history(screen.system)
     while history and history[-1]["role"] == "assistant":
@@ -115,14 +116,18 @@ def compare(screen: ChatScreen, engine: Engine) -> None:
         screen.warn("No model is loaded; /model loads one.")
     elif loaded is None or screen.streaming.replying:
         screen.warn("The engine is busy; wait, or stop the reply.")
-    elif not loaded.drafts:
+    elif not names and not loaded.drafts:
         screen.warn("There is no drafter to race; /drafter takes one.")
     elif not history or history[-1]["role"] != "user":
         screen.warn("There is no prompt yet; send one first.")
     else:
         screen.streaming.stop_measuring()
-        race = CompareScreen(engine, loaded, history, screen.settings)
-        screen.app.push_screen(race, screen.streaming.measured)
+        dialog: CompareScreen | ContestScreen
+        if names:
+            dialog = ContestScreen(engine, loaded, names, history, screen.settings)
+        else:
+            dialog = CompareScreen(engine, loaded, history, screen.settings)
+        screen.app.push_screen(dialog, screen.streaming.measured)
 
 
 def editor(screen: ChatScreen) -> None:

@@ -19,6 +19,9 @@ drafts that were all accepted; a step without drafts."""
 Say = Callable[[str], None]
 OnReading = Callable[[int, int], None]
 
+PLAIN = "none"
+"""The drafter's name where there is none: plain decoding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -81,7 +84,7 @@ class Loaded:
     @property
     def drafts(self) -> bool:
         """Whether anything is drafted."""
-        return self.drafter != "none"
+        return self.drafter != PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,18 @@ class Engine(Protocol):
 
     def drafters(self, target: str) -> list[Choice]:
         """Drafters that a target can have."""
+        ...
+
+    def fitting(self) -> list[str]:
+        """Names of the drafters of the loaded target that are here."""
+        ...
+
+    def beside(self, drafter: str, say: Say) -> Engine:
+        """The loaded target with another drafter, as an engine of its own; this one stays as it is.
+
+        Raises:
+            LocalspecError: it cannot be loaded, with the reason.
+        """
         ...
 
     def memory(self) -> int:

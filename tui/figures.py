@@ -23,6 +23,7 @@ class Figures:
         rounds: tokens committed by each of the last rounds.
         width: drafts that the last round asked for.
         parked: whether the last round was a plain step because drafting does not pay.
+        arm: the drafter that `auto` had play the last round; None: none has yet, or there is but one.
         plain_speed: tokens a second of plain decoding here, as measured; None: not yet.
     """
 
@@ -31,11 +32,14 @@ class Figures:
     rounds: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     width: int = 0
     parked: bool = False
+    arm: str | None = None
 
     def add(self, round: Round) -> None:
         """Count a round."""
         # A width of 0 does not tell: it may be a trial, or the last token before a limit.
         self.parked = round.stats.parked > self.stats.parked
+        before, after = self.stats.arms, round.stats.arms
+        self.arm = next((name for name in after if after[name] > before.get(name, 0)), None)
         self.stats = round.stats
         self.rounds.append(round.num_committed)
         self.width = round.width

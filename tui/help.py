@@ -39,7 +39,11 @@ FIGURES = (
         "the rounds made without drafts because these would cost more time than they save; drafts are "
         "tried again now and then",
     ),
-    ("target, drafter", "the model that answers, and what guesses its tokens"),
+    (
+        "target, drafter",
+        "the model that answers, and what guesses its tokens; with `auto` also the drafter that it had "
+        "play the last round, or plain decoding",
+    ),
     ("context", "tokens of prompt and reply, of those that the model can have"),
     ("first", "seconds from sending to the first token"),
     ("memory", "what the arrays of models and caches take"),

@@ -25,6 +25,8 @@ from localspec.tui.settings import Settings
 _MARK_TOKENS = 16
 """More tokens than a mark and the blank space after it."""
 
+_NOTHING = "no model is loaded; /model loads one"
+
 
 class LocalEngine:
     """`localspec.model` for the chat; a twin of the model that decodes plainly shares the target."""
@@ -63,7 +65,7 @@ class LocalEngine:
     ) -> LocalReply:
         chosen = self._plain if plain else self._model
         if chosen is None:
-            raise LocalspecError("no model is loaded; /model loads one")
+            raise LocalspecError(_NOTHING)
         return LocalReply(chosen, messages, settings, on_reading, remember=remember)
 
     def targets(self) -> list[Choice]:
@@ -89,6 +91,16 @@ class LocalEngine:
                 if public.name not in names
             ),
         ]
+
+    def fitting(self) -> list[str]:
+        return model.fitting_drafters(self._model.name) if self._model else []
+
+    def beside(self, drafter: str, say: Say) -> LocalEngine:
+        if self._model is None:
+            raise LocalspecError(_NOTHING)
+        other = LocalEngine()
+        other.load(self._model.name, drafter, say)
+        return other
 
     def memory(self) -> int:
         return memory_in_use()

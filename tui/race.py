@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localspec.engine.metrics import Stats
 from localspec.sessions import StoredToken
 from localspec.tui.engine import Ended, Round
+from localspec.tui.settings import Settings
 from localspec.tui.turn import stored
+
+_MAX_TOKENS = 300
+_SEED = 1
 
 
 @dataclass(slots=True)
@@ -48,6 +52,14 @@ class Lap:
     @property
     def stats(self) -> Stats:
         return self.rounds[-1][2] if self.rounds else Stats()
+
+
+def conditions(settings: Settings) -> Settings:
+    """Under which all run: a limit and a seed."""
+    limit = min(settings.max_tokens or _MAX_TOKENS, _MAX_TOKENS)
+    return replace(
+        settings, max_tokens=limit, seed=_SEED if settings.seed is None else settings.seed
+    )
 
 
 def verdict(drafter: str, drafted: Lap, plain: Lap) -> str:

@@ -101,7 +101,7 @@ _COMMANDS: dict[str, Callable[[ChatScreen, str], Awaitable[None] | None]] = {
     "system": _system,
     "set": _set,
     "stats": lambda screen, _: screen.action_stats(),
-    "compare": lambda screen, _: screen.action_compare(),
+    "compare": lambda screen, names: screen.action_compare(names),
     "save": _save,
     "sessions": lambda screen, search: screen.action_sessions(search),
     "clear": lambda screen, _: screen.action_new(),

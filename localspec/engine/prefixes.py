@@ -7,7 +7,7 @@ happens on the engine thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -119,6 +119,13 @@ class PrefixCache:
         """
         while self._kept and (self.nbytes > max_bytes or len(self._kept) > MOST_CONVERSATIONS):
             self._kept.remove(min(self._kept, key=self._worth))
+
+    def let_go(self, drafter: Drafter) -> None:
+        """Nobody has this drafter any more: forget its states, which keep it in memory; texts stay."""
+        self._kept = [
+            replace(each, drafter=None, state=None) if each.drafter is drafter else each
+            for each in self._kept
+        ]
 
     def _worth(self, conversation: Conversation) -> float:
         return len(conversation.tokens) / (self._clock - conversation.used + 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from textual.content import Content
 
 from localspec.tui.engine import Loaded
 from localspec.tui.figures import Figures
+from localspec.tui.names import short, spoken
 from localspec.tui.renderables.bars import bar, columns
 from localspec.tui.renderables.styles import MUTED
 
@@ -85,7 +85,7 @@ def line(view: View, width: int) -> Content:
     if view.loaded:
         used = f"{_context(figures)}/{view.loaded.context_length}"
         parts.append(Content.styled(used, MUTED))
-        parts.append(Content.styled(_short(view.loaded.drafter, 12), MUTED))
+        parts.append(Content.styled(_drafter(view.loaded.drafter, figures, 17), MUTED))
     if view.activity:
         parts.insert(0, Content.styled(view.activity, "$text-warning"))
     shown, used_cells = [], 0
@@ -132,8 +132,8 @@ def _models(view: View, width: int) -> list[Content]:
     figures, stats, loaded = view.figures, view.figures.stats, view.loaded
     room = width - _LABEL
     first = f"{stats.time_to_first_token_s:.2f} s" if stats.time_to_first_token_s else "–"
-    rows = [("target", _short(loaded.target, room) if loaded else "…")]
-    rows.append(("drafter", _short(loaded.drafter, room) if loaded else "…"))
+    rows = [("target", short(loaded.target, room) if loaded else "…")]
+    rows.append(("drafter", _drafter(loaded.drafter, figures, room) if loaded else "…"))
     if loaded:
         rows.append(("context", f"{_context(figures)} / {loaded.context_length}"))
     rows += [("first token", first), ("memory", f"{view.memory / 1e9:.2f} GB")]
@@ -154,6 +154,13 @@ def _width(view: View) -> Content:
     return Content.assemble(("width ", MUTED), state, (share, MUTED))
 
 
+def _drafter(name: str, figures: Figures, room: int) -> str:
+    """The drafter's name; of several the one that plays, too."""
+    if figures.arm is None:
+        return short(name, room)
+    return f"{name} → {short(spoken(figures.arm), room - len(name) - 3)}"
+
+
 def _context(figures: Figures) -> str:
     """Tokens, which are not known before a reply."""
     return str(figures.context_used or "–")
@@ -167,9 +174,3 @@ def _heading(text: str, width: int) -> Content:
 
 def _top(figures: Figures) -> float:
     return max(4, *figures.rounds) if figures.rounds else 4
-
-
-def _short(name: str, room: int) -> str:
-    """A name that fits: of a path or Hub id the last part, and its end cut."""
-    short = name if len(name) <= room else PurePath(name).name
-    return short if len(short) <= room else short[: max(0, room - 1)] + "…"

@@ -25,11 +25,13 @@ from localspec.sessions import Message, Sessions
 from localspec.tui import dialogs, taking, typed
 from localspec.tui.actions import CHAT, bindings
 from localspec.tui.config import Config
+from localspec.tui.contest import ALL
 from localspec.tui.conversation import Conversation
-from localspec.tui.engine import Choice, Engine, Loaded
+from localspec.tui.engine import PLAIN, Choice, Engine, Loaded
 from localspec.tui.loading import Loading
 from localspec.tui.revising import Revising
 from localspec.tui.screens.compare import CompareScreen
+from localspec.tui.screens.contest import ContestScreen
 from localspec.tui.settings import OPTIONS, Settings
 from localspec.tui.streaming import Streaming
 from localspec.tui.widgets.composer import Composer
@@ -141,8 +143,9 @@ class ChatScreen(Screen[None]):
 
     @property
     def racing(self) -> bool:
-        """Whether a race is under way, which nothing may slow down."""
-        return any(isinstance(screen, CompareScreen) for screen in self.app.screen_stack)
+        """Whether drafters are being compared, which nothing may slow down."""
+        screens = self.app.screen_stack
+        return any(isinstance(screen, CompareScreen | ContestScreen) for screen in screens)
 
     def on_unmount(self) -> None:
         self.streaming.leave()
@@ -296,6 +299,9 @@ class ChatScreen(Screen[None]):
             return self.models.targets
         if command == "drafter":
             return self.models.drafters
+        if command == "compare":
+            rivals = [choice for choice in self.models.drafters if choice.name != PLAIN]
+            return [Choice(ALL, "plain decoding and every drafter that fits"), *rivals]
         if command == "set":
             return [
                 Choice(option.name, f"{self.settings.shown(option.name)}  {option.help}")
@@ -422,8 +428,8 @@ class ChatScreen(Screen[None]):
     def action_stats(self) -> None:
         dialogs.stats(self)
 
-    def action_compare(self) -> None:
-        dialogs.compare(self, self._engine)
+    def action_compare(self, names: str = "") -> None:
+        dialogs.compare(self, self._engine, names.split())
 
     def action_editor(self) -> None:
         dialogs.editor(self)

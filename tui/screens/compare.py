@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from textual.app import ComposeResult
@@ -17,15 +16,13 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.tui.engine import Engine, Loaded
-from localspec.tui.race import Lap, verdict
+from localspec.tui.race import Lap, conditions, verdict
 from localspec.tui.screens.dialog import Dialog
 from localspec.tui.settings import Settings
 from localspec.tui.turn import Failed, Reading, Turn
 from localspec.tui.widgets.lane import Lane
 
-MAX_TOKENS = 300
 _FRAME_S = 1 / 20
-_SEED = 1
 
 
 class CompareScreen(Dialog[float]):
@@ -47,9 +44,10 @@ class CompareScreen(Dialog[float]):
     ) -> None:
         super().__init__()
         self._loaded = loaded
-        limit = min(settings.max_tokens or MAX_TOKENS, MAX_TOKENS)
-        seed = _SEED if settings.seed is None else settings.seed
-        start = partial(Turn, engine, messages, replace(settings, max_tokens=limit, seed=seed))
+        same = conditions(settings)
+        assert same.max_tokens is not None
+        limit = same.max_tokens
+        start = partial(Turn, engine, messages, same)
         self._turns = {"drafted": start(), "plain": start(plain=True)}
         self._laps = {"drafted": Lap(), "plain": Lap()}
         self._runner = "drafted"
