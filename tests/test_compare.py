@@ -33,7 +33,14 @@ from localspec.engine.metrics import Stats
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.width import Experience
 from localspec.errors import UsageError
-from localspec.lab.compare import Comparison, Settings, compare, predicted_seconds
+from localspec.lab.compare import (
+    Comparison,
+    Figures,
+    Settings,
+    compare,
+    is_faster,
+    predicted_seconds,
+)
 from localspec.lab.page import page
 from localspec.lab.prompts import LabPrompt, bundled, read, spread
 from localspec.measuring import ModelRunner
@@ -114,6 +121,17 @@ def test_figures_winners_and_noise() -> None:
 
 def test_much_noise_makes_no_winner() -> None:
     assert comparison(noise=0.2, quick=15.2)[0].winner("code").within_noise
+
+
+@pytest.mark.parametrize("prompts", [2, 3, 7, 30])
+def test_equal_drafters_are_seldom_called_faster(prompts: int) -> None:
+    rng = np.random.default_rng(prompts)
+
+    def figures() -> Figures:
+        return Figures(speeds=list(10 * np.exp(0.2 * rng.standard_normal(prompts))))
+
+    faster = sum(is_faster(figures(), figures()) for _ in range(2000))
+    assert 20 <= faster <= 65
 
 
 def test_parked_steps_are_predicted_as_plain_ones() -> None:

@@ -210,12 +210,15 @@ def test_a_sampled_decision_looks_at_what_precedes_it_alone() -> None:
     while policy.choose(MOST, 100, greedy=True) == 0:
         policy.learn(Outcome(0, [], 0, None, 1.0, True))
     rng = np.random.default_rng(1)
+    widths = set()
     for _ in range(200):
         confidences = [float(c) for c in rng.uniform(0.05, 0.99, MOST)]
         kept = policy.cut(confidences, certain=False)
+        widths.add(kept)
         for later in range(kept + 1, MOST):
             changed = confidences[:later] + [float(rng.uniform(0.05, 0.99))] * (MOST - later)
             assert policy.cut(changed, certain=False) == kept
+    assert len(widths) > 3
 
 
 def test_limits_are_kept() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from localspec.engine.costs import CostTable
 
 PLAIN_RATE = 1.0
-_TEXT = 48.0
+_TEXT = 96.0
 """Plain steps of evidence that no single answer exceeds."""
 _LEAN = 12.0
 """Plain steps of a kind's own evidence that weigh as much as the evidence of all kinds."""
@@ -23,7 +23,7 @@ _GUESSED, _PROMISED = 6.0, 36.0
 """Plain steps that a first guess weighs: out of the blue; by a card's acceptance and measured costs."""
 _TRUSTED = 24.0
 """Plain steps of evidence that trust in cards weighs."""
-_BOUND = 1.0
+_BOUND = 0.5
 """The upper bound is so far above the rate, over the root of the plain steps that are known of."""
 _EASIER = 1.15
 """Editing, for a drafter, than what it drafts best otherwise."""

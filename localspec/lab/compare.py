@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+from scipy.stats import t as student
 
 from localspec.engine.costs import CostTable
 from localspec.engine.metrics import Stats
@@ -20,8 +21,8 @@ Progress = Callable[[int, int], None]
 
 PLAIN = "none"
 OVERALL = "overall"
-_SURE = 2.0
-"""Standard errors of the mean log-ratio of two drafters, prompt by prompt."""
+_CHANCE = 0.02
+"""That a drafter is called faster than its equal; Student's t of their log-ratios, prompt by prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,8 @@ def is_faster(one: Figures, other: Figures) -> bool:
     logs = np.log(np.array(one.speeds) / np.array(other.speeds))
     if len(logs) < 2:
         return False
-    return bool(logs.mean() > _SURE * logs.std(ddof=1) / math.sqrt(len(logs)))
+    sure = float(student.isf(_CHANCE, len(logs) - 1))
+    return bool(logs.mean() > sure * logs.std(ddof=1) / math.sqrt(len(logs)))
 
 
 def predicted_seconds(stats: Stats, costs: CostTable) -> float:
