@@ -59,8 +59,8 @@ class PhasedGeneration(Generation):
         mx.eval(*arrays)
         self.device[phase] += time.perf_counter() - begun
 
-    def _draft(self, begun: float) -> Drafted:
-        drafted = super()._draft(begun)
+    def _draft(self) -> Drafted:
+        drafted = super()._draft()
         if drafted.proposal is not None:
             # At a fixed width the confidence is not read by the loop, so it is never computed.
             self._evaluate("draft", drafted.proposal.tokens, drafted.proposal.q)
