@@ -49,3 +49,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_target(folder)
     return folder
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the user's data of this test alone in `data`."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    return tmp_path

@@ -1,10 +1,8 @@
-"""`localspec compare`: figures, winners and noise on scripted runs; the page; the command; history."""
+"""`localspec compare`: figures, winners and noise on scripted runs; the page; the command."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,25 +10,17 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
-from fake_engine import FakeEngine
 from mlx.utils import tree_flatten
-from openai import OpenAI
 from random_drafters import random_drafter
-from serving import serving
-from tokenizers import Tokenizer
-from tokenizers.processors import TemplateProcessing
 from typer.testing import CliRunner
 
 import localspec
-from localspec import history
 from localspec.cli import app
 from localspec.engine.auto import Auto
 from localspec.engine.costs import CostTable
-from localspec.engine.generation import Generation
 from localspec.engine.machine import describe
 from localspec.engine.memory import weights
 from localspec.engine.metrics import Stats
-from localspec.engine.sampling import SamplingParams
 from localspec.engine.width import Experience
 from localspec.errors import UsageError
 from localspec.lab.compare import (
@@ -197,12 +187,6 @@ def test_prompts_are_read_from_files(tmp_path: Path) -> None:
         read(tmp_path / "none")
 
 
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
-    return tmp_path
-
-
 def run(*arguments: str) -> Any:
     done = CliRunner().invoke(app, list(arguments))
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -261,137 +245,6 @@ def test_a_runs_memory_is_its_own_and_the_profile_is_read_once(
     own = sum(array.nbytes for _, array in tree_flatten(drafter.parameters()))
     assert weights(model._target, auto) == weights(model._target, drafter)
     assert weights(model._target, drafter) == model._target.nbytes + own > model._target.nbytes
-
-
-def test_history_is_kept_only_when_it_is_on(tiny: Path, data: Path) -> None:
-    model = localspec.load(str(tiny), drafter="none")
-
-    def say(text: str) -> None:
-        messages = [
-            {"role": "system", "content": "w20"},
-            {"role": "user", "content": "w21"},
-            {"role": "assistant", "content": "w22"},
-            {"role": "user", "content": text},
-        ]
-        ids, asked = model.encode(messages), history.asked(messages)
-        sampling = SamplingParams(temperature=0.5)
-        list(model.stream_ids(ids, sampling=sampling, max_tokens=2, asked=asked))
-
-    say("w1 w2")
-    assert not history.path().exists()
-    with pytest.raises(UsageError, match="history on"):
-        history.entries(str(tiny))
-    assert str(history.path()) in run("history", "on").stdout
-    say("w3 w4")
-    list(model.stream("w5 w6", max_tokens=2))
-    (entry,) = history.entries(str(tiny))
-    assert entry.asked == history.Asked("w3 w4")
-    kept = history.path().read_text()
-    assert not any(word in kept for word in ("w20", "w21", "w22", "<user>"))
-    assert entry.kind == "chat"
-    assert dict(entry.settings)["temperature"] == 0.5
-    assert history.path().stat().st_mode & 0o077 == 0
-    out = run(
-        "compare", "-m", str(tiny), "-d", "ngram", "--prompts", "history", "--max-tokens", "4"
-    )
-    assert "chat (1 prompt)" in out.stdout
-    # Measuring adds nothing.
-    assert len(history.entries(str(tiny))) == 1
-    assert run("history").stdout.strip() == "the history is on"
-    run("history", "off")
-    assert run("history").stdout.strip() == "the history is off"
-    say("w7")
-    assert len(history.entries(str(tiny))) == 1
-    assert run("history", "path").stdout.strip() == str(history.path())
-    assert "is deleted" in run("history", "clear").stdout
-    assert not history.path().exists()
-    assert "there is no history" in run("history", "clear").stdout
-
-
-def test_what_is_asked_is_the_users_last_message_alone() -> None:
-    user, model = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
-    assert history.asked([user, model, user]) == history.Asked("u")
-    assert history.asked([user, model]) is None
-    assert history.asked([user, model, {"role": "tool", "content": "t"}]) is None
-    assert history.asked([]) is None
-
-
-def test_the_endpoint_tells_what_was_asked() -> None:
-    engine = FakeEngine(fills=True)
-    with (
-        serving(engine) as url,
-        OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client,
-    ):
-        client.chat.completions.create(
-            model="any",
-            messages=[
-                {"role": "system", "content": "s"},
-                {"role": "user", "content": [{"type": "text", "text": "u"}]},
-            ],
-        )
-        client.completions.create(model="any", prompt="ab", max_tokens=5)
-        client.completions.create(model="any", prompt="ab", suffix="cd", max_tokens=5)
-    asked = [history.Asked("u"), history.Asked("ab", raw=True), None]
-    assert [job.asked for job in engine.jobs] == asked
-
-
-def test_a_replayed_prompt_is_the_one_that_was_read(
-    tiny: Path,
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """No token that begins a text is there twice, though the tokenizer puts one before every text."""
-    shutil.copytree(tiny, data / "model")
-    tokenizer = Tokenizer.from_file(str(data / "model/tokenizer.json"))
-    ids = [("<unused>", tokenizer.token_to_id("<unused>"))]
-    tokenizer.post_processor = TemplateProcessing(single="<unused> $A", special_tokens=ids)
-    tokenizer.save(str(data / "model/tokenizer.json"))
-    model = localspec.load(str(data / "model"), drafter="none")
-    history.turn_on()
-    read: list[Sequence[int]] = []
-    generation = Generation.__init__
-
-    def watched(self: Generation, target: Any, drafter: Any, request: Any, *rest: Any) -> None:
-        read.append(request.prompt)
-        generation(self, target, drafter, request, *rest)
-
-    monkeypatch.setattr(Generation, "__init__", watched)
-    greedy = SamplingParams()
-    for asked in (history.Asked("w3 w4"), history.Asked("w5 w6", raw=True)):
-        prompt = model.encode(asked.text, raw=asked.raw)
-        list(model.stream_ids(prompt, sampling=greedy, max_tokens=2, asked=asked))
-    said = list(read)
-    assert list(said[1]).count(ids[0][1]) == 1
-    read.clear()
-    run("compare", "-m", model.name, "-d", "none", "--prompts", "history", "--max-tokens", "2")
-    # The first run warms up.
-    assert read[1:] == said
-
-
-def test_a_history_that_cannot_be_written_is_a_warning(
-    data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    history.turn_on()
-    history.path().mkdir()
-    history.add(history.Entry("m", "chat", history.Asked("why?"), {}))
-    assert "not kept in the history" in caplog.text
-
-
-def test_the_history_is_bounded(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "_MOST_BYTES", 3000)
-    monkeypatch.setattr(history, "_MOST_ENTRIES", 10)
-    history.turn_on()
-
-    def entry(number: int) -> history.Entry:
-        asked = history.Asked(f"{number} " + "x" * 90)
-        return history.Entry("m", "chat", asked, {"temperature": 1.0})
-
-    for number in range(100):
-        history.add(entry(number))
-    kept = history.entries("m")
-    assert 5 <= len(kept) <= 10
-    assert kept[-1].asked.text.startswith("99 ")
-    assert history.path().stat().st_size < 3500
 
 
 def test_a_drafter_that_cannot_be_used_is_passed_over(tiny: Path) -> None:

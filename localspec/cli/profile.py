@@ -14,6 +14,7 @@ from localspec.cli.output import write
 from localspec.cli.status import Status
 
 if TYPE_CHECKING:
+    from localspec.lab.noise import Noise
     from localspec.lab.profile import DepthCosts, Profile
 
 _BAR = 40
@@ -55,7 +56,7 @@ def profile(
         else [(drafter, load(model, drafter=drafter, notify=status.say))]
     )
     reports = []
-    noise = None
+    noise: dict[int, Noise] = {}
     for name, loaded in models:
         if len(names) > 1:
             status.say(f"{name}:")
@@ -70,8 +71,7 @@ def profile(
             known=noise,
             say=status.say,
         )
-        if noise is None or max(measured.noise) > max(noise):
-            noise = measured.noise
+        noise |= measured.noise
         path = profiles.write(loaded.profile_key, measured.as_dict())
         reports.append({"drafter": name, "kept_in": str(path), **measured.as_dict()})
         if not as_json:

@@ -145,7 +145,7 @@ def _report(
             f"to {greedy.noise:.2g}: {word}"
         )
     if greedy.proposed:
-        word = "as rounding has it" if greedy.noise <= greedy.rounding else "WRONG"
+        word = "as rounding has it" if greedy.is_rounding else "WRONG"
         lines.append(
             f"  passes over several tokens: logits off by up to {greedy.noise:.2g}, of which rounding "
             f"explains {greedy.rounding:.2g}: {word}"

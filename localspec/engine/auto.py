@@ -48,7 +48,7 @@ class AutoState:
     """One conversation: tokens and taps so far, and the states of the drafters that have played.
 
     Attributes:
-        active: the arm that plays; None: plain decoding.
+        active: the arm that plays the round, between rounds the one that leads; None: plain decoding.
         resting: it will not draft for a while, so that it need not read along.
         missed: tokens that the last one to draft had to read first.
     """
@@ -83,7 +83,7 @@ class AutoState:
             drafter = self._auto.drafter(name)
             if drafter is None or not drafter.tap_layers:
                 continue
-            if name == self.active and set(drafter.tap_layers) <= set(self.layers):
+            if name == self.active:
                 # It may have rested.
                 self.player(name, drafter)
             if player.observed < position:
@@ -141,6 +141,10 @@ class Auto:
         beliefs: what is expected of an arm before it has played.
         notify: told of drafters that cannot be used.
         most: drafters of `loaders` in memory at a time.
+
+    Attributes:
+        bandit: what is known of the arms.
+        foreteller: the one whose drafts are known for nothing, so that it can help out in any round.
     """
 
     def __init__(
@@ -156,6 +160,10 @@ class Auto:
         self._loaders = dict(loaders)
         self._drafters = {name: drafter for name, (drafter, _) in free.items()}
         self._experiences = {name: experience for name, (_, experience) in free.items()}
+        foretelling = (
+            name for name, d in self._drafters.items() if isinstance(d, ForetellingDrafter)
+        )
+        self.foreteller = next(foretelling, None)
         self._seated: list[str] = []
         self.bandit = Bandit({name: beliefs.get(name, Beliefs()) for name in (*loaders, *free)})
         for name in list(loaders)[:most]:
@@ -251,13 +259,6 @@ class Auto:
         if isinstance(drafter, StoppingDrafter):
             return drafter.propose_while(inner, anchor, width, draw, pace)
         return drafter.propose(inner, anchor, width, draw)
-
-    @property
-    def foreteller(self) -> str | None:
-        """The arm whose drafts are known for nothing, so that it can help out in any round."""
-        return next(
-            (name for name, d in self._drafters.items() if isinstance(d, ForetellingDrafter)), None
-        )
 
     def foretells(self, state: AutoState) -> bool:
         return self.foreteller is not None

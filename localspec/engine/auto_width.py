@@ -77,7 +77,8 @@ class AutoWidth:
         if not self._waits:
             self._choose_arm()
         self._rounds += 1
-        width = 0 if is_under_way else self._help(limit)
+        helps = not is_under_way and self._lead != self._auto.foreteller
+        width = self._offered(self._auto.foretell(self._state, limit)) if helps else 0
         self._arm = self._lead
         if width:
             self._arm = self._auto.foreteller
@@ -113,9 +114,10 @@ class AutoWidth:
         if self._lead is not None and self._lead == self._auto.foreteller:
             self._policy(self._lead).foresee(confidences)
         else:
-            self._called = self._worth(confidences) > 0
+            self._called = self._offered(confidences) > 0
 
     def learn(self, outcome: Outcome) -> None:
+        self._state.active = self._lead
         if self._arm is None:
             return
         policy = self._policy(self._arm)
@@ -166,22 +168,15 @@ class AutoWidth:
     def _helps(self) -> bool:
         return self._arm != self._lead
 
-    def _help(self, limit: int) -> int:
+    def _offered(self, confidences: Sequence[float]) -> int:
         """Drafts to verify of those that are known for nothing; 0: the leading arm is better."""
-        if self._lead is not None and self._lead == self._auto.foreteller:
-            return 0
-        confidences = self._auto.foretell(self._state, limit)
-        return self._offer(confidences)[0] if self._worth(confidences) > 0 else 0
-
-    def _worth(self, confidences: Sequence[float]) -> float:
-        return self._offer(confidences)[1] - _LEAST_GAIN if confidences else 0.0
-
-    def _offer(self, confidences: Sequence[float]) -> tuple[int, float]:
         name = self._auto.foreteller
-        assert name is not None
+        if name is None or not confidences:
+            return 0
         rate = 1.0 if self._lead is None else self._policy(self._lead).rate
         policy = self._policy(name)
-        return policy.offer(confidences, rate, self._depth, greedy=self._greedy)
+        width, gain = policy.offer(confidences, rate, self._depth, greedy=self._greedy)
+        return width if gain > _LEAST_GAIN else 0
 
     def _policy(self, name: str) -> AdaptiveWidth:
         if name not in self._policies:

@@ -242,11 +242,10 @@ class Generation:
         """As many drafts as the policy wants to see verified."""
         if self._drafter is None:
             return Drafted()
-        # A round commits one token more than it accepts drafts.
-        limit = min(self._drafter.max_width, self._remaining - 1)
-        if isinstance(self._drafter, ForetellingDrafter) and self._drafter.foretells(self._state):
+        if self._foreteller is not None:
             self._catch_up()
-        width = self._asked = self._width.choose(limit, len(self.tokens), greedy=self._greedy)
+        limit, depth = self._most_drafts, len(self.tokens)
+        width = self._asked = self._width.choose(limit, depth, greedy=self._greedy)
         if width == 0:
             return Drafted()
         if len(self._unobserved) > _FEW_UNOBSERVED:
@@ -334,11 +333,22 @@ class Generation:
 
     def _foresee(self) -> None:
         """Let the policy know what the drafter would say now, if that can be had for nothing."""
+        if (drafter := self._foreteller) is not None:
+            self._catch_up()
+            self._width.foresee(drafter.foretell(self._state, self._most_drafts))
+
+    @property
+    def _foreteller(self) -> ForetellingDrafter | None:
+        """The drafter, if what it would say can be had for nothing."""
         drafter = self._drafter
         if isinstance(drafter, ForetellingDrafter) and drafter.foretells(self._state):
-            self._catch_up()
-            width = min(drafter.max_width, self._remaining - 1)
-            self._width.foresee(drafter.foretell(self._state, width))
+            return drafter
+        return None
+
+    @property
+    def _most_drafts(self) -> int:
+        """A round commits one token more than it accepts drafts."""
+        return min(self._drafter.max_width, self._remaining - 1) if self._drafter else 0
 
     @property
     def _looks_ahead(self) -> bool:

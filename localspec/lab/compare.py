@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.stats import t as student
 
 from localspec.engine.costs import CostTable
 from localspec.engine.metrics import Stats
@@ -238,6 +237,9 @@ def ratios(figures: Figures, plain: Figures) -> tuple[float, float, float]:
 
 def is_faster(one: Figures, other: Figures) -> bool:
     """Whether it is no chance, by the prompts in pairs."""
+    # Only here: it takes most of a second to import.
+    from scipy.stats import t as student
+
     logs = np.log(np.array(one.speeds) / np.array(other.speeds))
     if len(logs) < 2:
         return False

@@ -120,7 +120,7 @@ def measure(
         share: of it, for what is the drafter's own.
         depths: None: as many of `DEPTHS` as the time allows.
         positions: at which wide passes are compared with single steps; None: as the time allows.
-        known: what such a comparison has found on this target already; None: it is to be made.
+        known: what such a comparison, by width, has found on this target already.
 
     Raises:
         UsageError: a depth that was asked for does not fit the target's context.
@@ -145,21 +145,21 @@ def measure(
         )
     turn_s = step_s * (_PLAIN_STEPS + sum(1.2 + 0.1 * width for width in profile.widths))
     least = _LEAST_TURNS * turn_s * len(depths) + token_s * sum(depths)
-    is_known = known is not None and max(known) >= most
+    known = known or {}
+    is_known = max(known, default=0) >= most
     compared_s = 0.0 if is_known else _NOISE_SHARE * budget_s
     say(f"this takes about {max(_ROUNDS_SHARE * share * budget_s, least) + compared_s:.0f} s")
     for depth in depths:
         until = time.perf_counter() + _ROUNDS_SHARE * share * budget_s / len(depths)
         say(f"rounds at a context of {depth} tokens")
         profile.depths.append(_at_depth(target, drafter, text, depth, profile, until))
-    if known is not None and is_known:
+    if is_known:
         profile.noise = {width: each for width, each in known.items() if width <= most}
-        profile.seconds = time.perf_counter() - begun
-        return profile
-    widths = sorted({1, min(4, most), most}) if positions is None else list(range(1, most + 1))
-    pieces = _pieces(text, positions, _NOISE_SHARE * budget_s, step_s, len(widths))
-    say(f"wide passes against single steps at {sum(map(len, pieces))} positions")
-    profile.noise = noise.measure(target, pieces, widths)
+    else:
+        widths = sorted({1, min(4, most), most}) if positions is None else list(range(1, most + 1))
+        pieces = _pieces(text, positions, compared_s, step_s, len(widths))
+        say(f"wide passes against single steps at {sum(map(len, pieces))} positions")
+        profile.noise = noise.measure(target, pieces, widths)
     profile.seconds = time.perf_counter() - begun
     return profile
 

@@ -86,8 +86,13 @@ class GreedyProof:
     divergences: list[Divergence] = field(default_factory=list)
 
     @property
+    def is_rounding(self) -> bool:
+        """Whether wide passes are right up to rounding."""
+        return self.noise <= self.rounding
+
+    @property
     def passed(self) -> bool:
-        return self.noise <= self.rounding and all(each.excused for each in self.divergences)
+        return self.is_rounding and all(each.excused for each in self.divergences)
 
 
 @dataclass(slots=True)
@@ -159,7 +164,7 @@ def prove_greedy(
         gap = margin_at(target, text, at)
         one, other = _token(text, at), _token(drafted_text, at)
         # Each of the two logits may be off by the noise, as long as that is no more than rounding.
-        near = gap <= 2 * proof.noise and proof.noise <= proof.rounding
+        near = gap <= 2 * proof.noise and proof.is_rounding
         excused = near and one is not None and other is not None
         position = at - len(prompts[number])
         proof.divergences.append(Divergence(number, position, one, other, gap, excused))
